@@ -1,0 +1,21 @@
+"""Everything about a question except the layout, in one frozen value."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layoutopt.costmodel.model import Model
+from layoutopt.costmodel.software import Software
+from layoutopt.costmodel.training import Training
+from layoutopt.hardware_profiles.schema import Cluster
+
+
+@dataclass(frozen=True)
+class Job:
+    """A model to train, on ``gpus`` GPUs of a cluster, with a framework."""
+
+    model: Model
+    cluster: Cluster
+    training: Training
+    software: Software
+    gpus: int

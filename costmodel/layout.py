@@ -1,0 +1,46 @@
+"""A layout: how one training step is cut over the GPUs. Owns the words for the axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+Recompute = Literal["none", "selective", "full"]
+RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
+"""In the order of the integer codes that arrays of layouts use: 0, 1, 2."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Degrees of parallelism and the knobs that go with them; plain values, unchecked.
+
+    ``layers_per_stage`` is None for "as even as they go" (see stages.even_split).
+    ``shard_degree`` is the number of ranks that ZeRO shards over (None: all dp*cp ranks).
+    ``recompute_layers``: with recompute "full", only the first so many layers of a stage
+    (None: all).
+    """
+
+    tp: int = 1
+    cp: int = 1
+    pp: int = 1
+    dp: int = 1
+    ep: int = 1
+    etp: int = 1
+    vpp: int = 1
+    micro_batch: int = 1
+    microbatches: int = 1
+    zero_stage: int = 1
+    shard_degree: int | None = None
+    reshard: bool = True
+    recompute: Recompute = "none"
+    recompute_layers: int | None = None
+    sequence_parallel: bool = True
+    cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"] = "1f1b"
+    layers_per_stage: tuple[int, ...] | None = None
+    axis_order: str = "tp-cp-ep-dp-pp"
+
+    @property
+    def gpus(self) -> int:
+        """GPUs that the layout uses."""
+        return self.tp * self.cp * self.pp * self.dp

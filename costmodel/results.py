@@ -1,0 +1,130 @@
+"""What an estimate says. Bytes are integers, seconds floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layoutopt.costmodel.layout import Layout
+
+BREAKDOWN = (
+    "compute",
+    "recompute",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+    "pp_comm",
+    "pipeline_bubble",
+    "dp_comm",
+    "optimizer",
+    "other",
+)
+"""Parts of a step, in the order they are printed; they add up to the step time."""
+
+
+@dataclass(frozen=True)
+class StageMemory:
+    """Peak bytes on one GPU of a pipeline stage, by part, at the stage's own worst moment."""
+
+    stage: int
+    layers: int
+    weights: int
+    gradients: int
+    optimizer: int
+    activations: int
+    logits: int
+    buffers: int
+    reserve: int
+    peak_moment: str
+
+    @property
+    def allocated(self) -> int:
+        """Bytes that tensors hold."""
+        return (
+            self.weights
+            + self.gradients
+            + self.optimizer
+            + self.activations
+            + self.logits
+            + self.buffers
+        )
+
+    @property
+    def reserved(self) -> int:
+        """Allocated bytes plus what the allocator holds on top."""
+        return self.allocated + self.reserve
+
+
+@dataclass(frozen=True)
+class Memory:
+    """Memory of the worst stage and of every stage, per GPU."""
+
+    capacity_bytes: int
+    usable_bytes: int
+    stages: tuple[StageMemory, ...]
+    fits: bool
+
+    @property
+    def worst(self) -> StageMemory:
+        """The stage that reserves most."""
+        return max(self.stages, key=lambda stage: stage.reserved)
+
+
+@dataclass(frozen=True)
+class StepTime:
+    """One optimizer step, in seconds, with where the seconds go."""
+
+    time_s: float
+    breakdown_s: dict[str, float]
+    model_flops: float
+    """(6 x active parameters + causal attention) x tokens of a step, recompute not counted."""
+    model_flops_6nd: float
+    hardware_flops: float
+    """With recompute counted."""
+    tokens_per_s_per_gpu: float
+    tflops_per_gpu: float
+    mfu: float
+    mfu_6nd: float
+    hfu: float
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """How often to save and what a save costs."""
+
+    interval_steps: int
+    interval_s: float
+    bytes: int
+    write_s: float
+    stall_s: float
+    young_s: float
+    daly_s: float
+
+
+@dataclass(frozen=True)
+class Run:
+    """The whole run, failures and checkpoints included."""
+
+    tokens: int
+    steps: int
+    ideal_s: float
+    wall_time_s: float
+    overhead_s: dict[str, float]
+    """checkpoint, lost_work, restart, planned: wall_time_s - ideal_s, by cause."""
+    overhead_share: float
+    """Overhead as a share of wall time."""
+    expected_interruptions: float
+    cost_usd: float | None
+    energy_kwh: float | None
+
+
+@dataclass(frozen=True)
+class Estimate:
+    """What one layout needs and takes."""
+
+    layout: Layout
+    memory: Memory
+    step: StepTime
+    checkpoint: Checkpoint
+    run: Run
+    warnings: tuple[str, ...] = ()
+    assumptions: tuple[str, ...] = ()

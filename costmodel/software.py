@@ -1,0 +1,107 @@
+"""Software profiles: what a training framework does with a machine.
+
+A profile is a set of capabilities plus a few fitted efficiencies; data/software.yaml holds them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from typing import Any, Literal
+
+import yaml
+
+from layoutopt.costmodel.model import Frozen
+from layoutopt.errors import InputError
+
+
+class Software(Frozen):
+    """One training framework at one epoch of its life."""
+
+    name: str
+    framework: str
+    """megatron, nemo, torchtitan, fsdp, deepspeed: whose rules of layout apply."""
+    describes: str
+    matches: tuple[str, ...] = ()
+    """Lower-case fragments of a record's ``framework`` field that this profile describes."""
+    gradient_bytes: int = 4
+    """Bytes a gradient is accumulated and reduced in."""
+    weight_bytes: int = 2
+    """Bytes of the working copy of a weight (4: parameters are kept in fp32 and cast)."""
+    optimizer_bytes: int = 12
+    """fp32 master weight and two moments."""
+    vocab_parallel_loss: bool = True
+    """Logits and cross-entropy stay sharded over tp."""
+    fused_loss: bool = False
+    """Cross-entropy keeps no fp32 copy of the logits."""
+    fused_norm: bool = True
+    attention_kernel: Literal["flash3", "flash2", "flash1", "fused_softmax", "unfused"] = "flash2"
+    vocab_multiple: int = 1
+    """The vocabulary is padded to this many times tp."""
+    default_zero_stage: int = 1
+    default_recompute: Literal["none", "selective", "full"] = "none"
+    default_sequence_parallel: bool = True
+    selective_keeps_attention: bool = True
+    """Selective recompute drops attention's inner tensors alone (Megatron's core attention)."""
+    overlap_grad_reduce: float = 0.9
+    """Share of the gradient reduction that can hide behind the last microbatch's backward pass."""
+    overlap_param_gather: float = 0.5
+    """Share of the ZeRO-1/2 weight gather that can hide behind the first forward pass."""
+    overlap_fsdp: float = 0.9
+    """Share of ZeRO-3 gathers and scatters that can hide behind compute."""
+    overlap_tp: float = 0.0
+    """Share of tensor-parallel traffic hidden behind GEMMs."""
+    overlap_pp: float = 0.0
+    """Share of point-to-point messages hidden behind compute."""
+    overlap_ep: float = 0.0
+    """Share of expert dispatch and combine hidden behind compute."""
+    compute_factor: float = 1.0
+    """Kernel time over that of the architecture's reference kernels."""
+    comm_factor: float = 1.0
+    """Network time over that of a clean fabric at the architecture's bus efficiency."""
+    microbatch_overhead_s: float = 0.0
+    """Seconds a microbatch costs a stage, whatever its size."""
+    step_overhead_s: float = 0.0
+    """Seconds a step costs, whatever its size (data, logging, clipping, optimizer launch)."""
+
+
+@lru_cache(maxsize=1)
+def _table() -> dict[str, Software]:
+    text = resources.files("layoutopt.costmodel").joinpath("data/software.yaml").read_text("utf-8")
+    rows: list[dict[str, Any]] = yaml.load(
+        text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    )
+    return {row["name"]: Software(**row) for row in rows}
+
+
+def software_names() -> tuple[str, ...]:
+    """Names of the shipped profiles, in the file's order."""
+    return tuple(_table())
+
+
+def software(name: str) -> Software:
+    """The shipped profile called ``name``, or the newest one of the framework so called.
+
+    Raises InputError for an unknown name, with the names there are.
+    """
+    table = _table()
+    if name in table:
+        return table[name]
+    for profile in table.values():
+        if profile.framework == name:
+            return profile
+    raise InputError(
+        f"unknown framework {name!r}; known: {', '.join(table)}",
+        field="framework",
+        value=name,
+        nearest=tuple(table),
+    )
+
+
+def software_for_record(framework: str) -> Software:
+    """The profile whose ``matches`` name a record's framework; the file's order breaks ties."""
+    text = framework.lower()
+    for profile in _table().values():
+        if any(fragment in text for fragment in profile.matches):
+            return profile
+    return software("generic")

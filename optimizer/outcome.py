@@ -1,0 +1,74 @@
+"""How a search ended: a value with a bound, never an exception."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.results import Estimate
+
+
+class Status(StrEnum):
+    """The words of the contract."""
+
+    OPTIMAL = "optimal"
+    FEASIBLE = "feasible"
+    INFEASIBLE = "infeasible"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Alternative:
+    """A layout that lost, and why in one sentence with the seconds."""
+
+    estimate: Estimate
+    reason: str
+
+
+@dataclass(frozen=True)
+class Change:
+    """A change of the question that would let something fit."""
+
+    option: str
+    value: str
+    step_time_s: float | None
+
+
+@dataclass(frozen=True)
+class Miss:
+    """The layout that came nearest to fitting, and by how much it missed."""
+
+    limit: str
+    """memory, deadline or budget."""
+    stage: int | None
+    over_bytes: int | None
+    over_s: float | None
+    over_usd: float | None
+    layout: Layout
+    changes: tuple[Change, ...] = ()
+
+
+@dataclass(frozen=True)
+class SearchReport:
+    """What the solver did. ``bound`` is its own: no layout of the space has a lower objective."""
+
+    objective: str
+    bound: float | None
+    gap: float | None
+    wall_s: float
+    candidates: int
+    """Legal layouts in the space, memory ignored."""
+    workers: int
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """The answer to a Question."""
+
+    status: Status
+    plan: Estimate | None
+    search: SearchReport
+    alternatives: tuple[Alternative, ...] = ()
+    misses: tuple[Miss, ...] = ()
+    explain: tuple[str, ...] = ()

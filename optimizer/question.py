@@ -1,0 +1,60 @@
+"""What the solver is asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from layoutopt.costmodel.job import Job
+
+AXES = (
+    "tp",
+    "cp",
+    "pp",
+    "dp",
+    "ep",
+    "vpp",
+    "micro_batch",
+    "microbatches",
+    "zero_stage",
+    "recompute",
+)
+"""The axes that are searched, in the order in which ties are broken (smaller first)."""
+
+
+@dataclass(frozen=True)
+class Limit:
+    """``axis op bound``, as in ``tp<=8``."""
+
+    axis: str
+    op: Literal["<=", ">=", "<", ">", "==", "!="]
+    bound: int
+
+
+@dataclass(frozen=True)
+class Question:
+    """A job, what is fixed or limited, and what is to be least.
+
+    ``fix`` maps an axis of AXES to its value (recompute by its name: none, selective, full).
+    ``deadline_s``, ``budget_usd``, ``max_watts`` bound the answer's run (None: no bound).
+    """
+
+    job: Job
+    fix: dict[str, int | str] = field(default_factory=dict)
+    limits: tuple[Limit, ...] = ()
+    objective: Literal["time", "cost", "energy"] = "time"
+    deadline_s: float | None = None
+    budget_usd: float | None = None
+    top: int = 3
+    """How many alternatives to return beside the plan."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """How long to look. ``workers`` and ``seed`` never change an ``optimal`` answer."""
+
+    seconds: float = 60.0
+    workers: int = 2
+    seed: int = 0
+    use_hints: bool = True
+    """False: no warm start, no cut-off, no safe cuts; for tests of the bare CP-SAT model."""
