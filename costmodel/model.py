@@ -75,6 +75,8 @@ class Model(Frozen):
     """Window in tokens of the layers that are local."""
     global_layers: int | None = None
     """Layers with full attention when sliding_window is set (None: all layers are local)."""
+    local_kind: Literal["window", "chunk"] = "window"
+    """window: a token sees the last sliding_window tokens; chunk: its own block of as many."""
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_layers: int = 0
