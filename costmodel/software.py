@@ -41,8 +41,9 @@ class Software(Frozen):
     default_zero_stage: int = 1
     default_recompute: Literal["none", "selective", "full"] = "none"
     default_sequence_parallel: bool = True
-    selective_keeps_attention: bool = True
-    """Selective recompute drops attention's inner tensors alone (Megatron's core attention)."""
+    selective_scope: Literal["core_attention", "per_op"] = "core_attention"
+    """What selective recompute runs again: attention's inner tensors (Megatron), or every second
+    matrix product and all elementwise work (torchtitan)."""
     overlap_grad_reduce: float = 0.9
     """Share of the gradient reduction that can hide behind the last microbatch's backward pass."""
     overlap_param_gather: float = 0.5

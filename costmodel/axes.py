@@ -1,0 +1,87 @@
+"""One layout, or arrays of layouts: the same code prices both."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+
+Array = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Flags = NDArray[np.bool_]
+
+NONE, SELECTIVE, FULL = range(len(RECOMPUTE))
+"""Integer codes of recompute in arrays."""
+
+ONE_F_ONE_B, GPIPE, ZERO_BUBBLE = range(3)
+"""Integer codes of the schedule in arrays; interleaving is vpp > 1."""
+
+_SCHEDULES = {
+    "1f1b": ONE_F_ONE_B,
+    "interleaved": ONE_F_ONE_B,
+    "gpipe": GPIPE,
+    "zb-h1": ZERO_BUBBLE,
+    "zbv": ZERO_BUBBLE,
+}
+
+
+def ints(values: object) -> Ints:
+    """``values`` as an int64 array of at least one dimension."""
+    return np.atleast_1d(np.asarray(values, dtype=np.int64))
+
+
+@dataclass(frozen=True)
+class Axes:
+    """Parallel arrays, one entry per layout (entries of length 1 broadcast)."""
+
+    tp: Ints
+    cp: Ints
+    pp: Ints
+    dp: Ints
+    ep: Ints
+    etp: Ints
+    vpp: Ints
+    micro_batch: Ints
+    microbatches: Ints
+    zero_stage: Ints
+    recompute: Ints
+    sequence_parallel: Flags
+    schedule: Ints
+    shard_degree: Ints
+    reshard: Flags
+    cp_kind: str = "ring"
+
+    @property
+    def group(self) -> Ints:
+        """Ranks that hold the same dense weights: dp * cp."""
+        return self.dp * self.cp
+
+
+def axes_of(layouts: Sequence[Layout]) -> Axes:
+    """Arrays of the layouts' fields. All layouts must share one cp_kind."""
+
+    def column(name: str) -> Ints:
+        return ints([getattr(layout, name) for layout in layouts])
+
+    return Axes(
+        tp=column("tp"),
+        cp=column("cp"),
+        pp=column("pp"),
+        dp=column("dp"),
+        ep=column("ep"),
+        etp=column("etp"),
+        vpp=column("vpp"),
+        micro_batch=column("micro_batch"),
+        microbatches=column("microbatches"),
+        zero_stage=column("zero_stage"),
+        recompute=ints([RECOMPUTE.index(layout.recompute) for layout in layouts]),
+        sequence_parallel=np.array([layout.sequence_parallel for layout in layouts]),
+        schedule=ints([_SCHEDULES[layout.schedule] for layout in layouts]),
+        shard_degree=ints([layout.shard_degree or layout.dp * layout.cp for layout in layouts]),
+        reshard=np.array([layout.reshard for layout in layouts]),
+        cp_kind=layouts[0].cp_kind,
+    )

@@ -1,0 +1,61 @@
+"""Which layers stand on which pipeline stage."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.costmodel.axes import Flags, Ints
+
+
+@dataclass(frozen=True)
+class Stages:
+    """Stages of each layout, shape (layouts, stages listed).
+
+    For an even split only three stages are listed: the first, the first of the longest, the last.
+    No other stage takes longer or holds more (see ``even_classes``).
+    """
+
+    index: Ints
+    layers: Ints
+    first: Flags
+    last: Flags
+
+
+def even_split(layers: int, pp: int) -> tuple[int, ...]:
+    """Layers per stage, as even as they go.
+
+    The spare layers go to the stages before the last one, nearest to it first, then to the first
+    stage: the first stage also holds the embedding and the most microbatches in flight, the last
+    one the loss head. 126 layers on 16 stages: 7, 14 times 8, 7 (Llama 3, section 3.3.2).
+    """
+    base, spare = divmod(layers, pp)
+    split = [base] * pp
+    for stage in range(pp - 2, pp - 2 - spare, -1):
+        split[stage] += 1
+    return tuple(split)
+
+
+def even_classes(layers: int, pp: Ints) -> Stages:
+    """The three stages of an even split that can be the slowest or the fullest.
+
+    Stages before the first long one hold no more layers than stage 0 and fewer microbatches;
+    stages after it hold as many layers and fewer microbatches.
+    """
+    base = layers // pp
+    spare = layers - base * pp
+    long_index = np.where(spare > 0, np.maximum(pp - 1 - spare, 0), 0)
+    long_layers = base + (spare > 0)
+    first_layers = base + ((spare > 0) & (spare == pp - 1))
+    last_index = pp - 1
+    index = np.stack([np.zeros_like(pp), long_index, last_index], axis=-1)
+    counts = np.stack([first_layers, long_layers, base], axis=-1)
+    return Stages(index, counts, index == 0, index == (pp - 1)[..., None])
+
+
+def given_stages(layers_per_stage: tuple[int, ...]) -> Stages:
+    """Every stage of one layout, shape (1, pp)."""
+    index = np.arange(len(layers_per_stage), dtype=np.int64)[None, :]
+    counts = np.array([layers_per_stage], dtype=np.int64)
+    return Stages(index, counts, index == 0, index == len(layers_per_stage) - 1)
