@@ -64,6 +64,8 @@ class Software(Frozen):
     """Seconds a microbatch costs a stage, whatever its size."""
     step_overhead_s: float = 0.0
     """Seconds a step costs, whatever its size (data, logging, clipping, optimizer launch)."""
+    async_save: bool = False
+    """Checkpoints are written in the background; training stops for the copy to host memory."""
 
 
 @lru_cache(maxsize=1)
