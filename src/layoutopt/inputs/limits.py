@@ -1,0 +1,146 @@
+"""``--fix tp=8,pp=16`` and ``--limit 'tp<=8'``."""
+
+from __future__ import annotations
+
+import math
+import operator
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, cast
+
+from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.errors import InputError, RuleError
+from layoutopt.inputs.layout_text import refuse_key, split_pairs
+from layoutopt.inputs.numbers import MOST_BATCH, read_count
+from layoutopt.inputs.words import choice
+from layoutopt.optimizer.question import AXES, Limit
+
+_LIMITED = tuple(axis for axis in AXES if axis != "recompute")
+_LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>|=)\s*(\S+)\s*\Z", re.ASCII)
+_HOLDS: dict[str, Callable[[int, int], bool]] = {
+    "<=": operator.le,
+    ">=": operator.ge,
+    "<": operator.lt,
+    ">": operator.gt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+_SHARES_GPUS = ("tp", "cp", "pp", "dp")
+
+
+def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str, int | str]:
+    """Axes that are fixed, with their values."""
+    if value is None:
+        return {}
+    if isinstance(value, Mapping):
+        pairs: Mapping[str, Any] = value
+    else:
+        text = value if isinstance(value, str) else ",".join(value)
+        pairs = split_pairs(text, "fix") if text else {}
+    fixed: dict[str, int | str] = {}
+    for axis, word in pairs.items():
+        if axis not in AXES:
+            raise refuse_key(axis, AXES, "fix")
+        fixed[axis] = _axis_value(axis, word)
+    return fixed
+
+
+def read_limits(value: str | Iterable[str] | None) -> tuple[Limit, ...]:
+    """Limits on axes: ``tp<=8``, several with commas."""
+    texts = (value,) if isinstance(value, str) else tuple(value or ())
+    parts = [part for text in texts for part in text.split(",") if part.strip()]
+    return tuple(_read_limit(part) for part in parts)
+
+
+def refuse_contradictions(fixed: Mapping[str, int | str], limits: tuple[Limit, ...]) -> None:
+    """Raises InputError where a fixed axis breaks a limit, or two limits leave nothing."""
+    for limit in limits:
+        value = fixed.get(limit.axis)
+        if isinstance(value, int) and not _HOLDS[limit.op](value, limit.bound):
+            raise InputError(
+                f"fix {limit.axis}={value} contradicts limit {limit_text(limit)}",
+                field="fix",
+                value=f"{limit.axis}={value}",
+                nearest=(limit.bound,),
+            )
+    for axis in {limit.axis for limit in limits}:
+        _refuse_empty_range(axis, [limit for limit in limits if limit.axis == axis])
+
+
+def refuse_fixed_product(fixed: Mapping[str, int | str], gpus: int) -> None:
+    """Raises RuleError where the fixed tp, cp, pp, dp cannot make up ``gpus``."""
+    shares = {axis: int(fixed[axis]) for axis in _SHARES_GPUS if axis in fixed}
+    product = math.prod(shares.values())
+    if gpus % product == 0 and (len(shares) < len(_SHARES_GPUS) or product == gpus):
+        return
+    words = " x ".join(f"{axis} {value}" for axis, value in shares.items())
+    is_product = f" = {product:,}" if len(shares) > 1 else ""
+    relation = "is not" if len(shares) == len(_SHARES_GPUS) else "does not divide"
+    below = max(1, gpus // product) * product
+    raise RuleError(
+        f"fix {words}{is_product} {relation} the {gpus:,} GPUs",
+        field="fix",
+        value=",".join(f"{axis}={value}" for axis, value in shares.items()),
+        nearest=tuple(f"gpus={count}" for count in dict.fromkeys((below, below + product))),
+    )
+
+
+def limit_text(limit: Limit) -> str:
+    """``tp<=8``."""
+    return f"{limit.axis}{limit.op}{limit.bound}"
+
+
+def _read_limit(part: str) -> Limit:
+    match = _LIMIT.match(part)
+    if not match:
+        raise InputError(
+            f"limit {part.strip()!r} is not axis, sign and number, as in 'tp<=8'",
+            field="limit",
+            value=part.strip(),
+        )
+    axis, sign, bound = match.groups()
+    if axis not in _LIMITED:
+        raise refuse_key(axis, _LIMITED, "limit")
+    op = cast("Any", "==" if sign == "=" else sign)
+    return Limit(axis, op, read_count(bound, f"limit.{axis}", least=0, most=MOST_BATCH))
+
+
+def _axis_value(axis: str, word: object) -> int | str:
+    field = f"fix.{axis}"
+    if axis == "recompute":
+        return choice(str(word), field, RECOMPUTE)
+    if axis == "zero_stage":
+        return read_count(word, field, least=0, most=3)
+    return read_count(word, field, most=MOST_BATCH)
+
+
+def _refuse_empty_range(axis: str, limits: list[Limit]) -> None:
+    """Lower bounds against upper bounds, by the two limits that clash."""
+    least = 0 if axis == "zero_stage" else 1
+    low, low_limit = least, None
+    high, high_limit = (3 if axis == "zero_stage" else MOST_BATCH), None
+    for limit in limits:
+        lower, upper = _range(limit, least)
+        if lower > low:
+            low, low_limit = lower, limit
+        if upper < high:
+            high, high_limit = upper, limit
+    if low > high:
+        names = " and ".join(limit_text(limit) for limit in (low_limit, high_limit) if limit)
+        raise InputError(
+            f"limit {names} leave no value of {axis} (from {low} to {high})",
+            field="limit",
+            value=names,
+            nearest=(f"{axis}<={low}", f"{axis}>={high}"),
+        )
+
+
+def _range(limit: Limit, least: int) -> tuple[int, int]:
+    """Smallest and largest value that ``limit`` lets through."""
+    if limit.op == "==":
+        return limit.bound, limit.bound
+    if limit.op in (">=", ">"):
+        return limit.bound + (limit.op == ">"), MOST_BATCH
+    if limit.op in ("<=", "<"):
+        return least, limit.bound - (limit.op == "<")
+    return least, MOST_BATCH

@@ -1,0 +1,80 @@
+"""The names of the options, once: the command line, Python and JSON requests all use them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, TypedDict
+
+from layoutopt.errors import InputError
+from layoutopt.nearest import nearest_names
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from layoutopt.costmodel.layout import Layout
+    from layoutopt.costmodel.model import Model
+    from layoutopt.hardware_profiles.schema import Cluster
+
+Number = int | float | str
+"""A number, or text with a suffix: ``"16.8M"`` is 16,800,000, ``"1Mi"`` is 1,048,576."""
+
+
+class JobOptions(TypedDict, total=False):
+    """What both ``solve`` and ``estimate`` take."""
+
+    model: str | Path | Model
+    """Catalogue name, a size (``"405B"``), a config.json or YAML file, ``-`` for standard input."""
+    gpu: str
+    cluster: str | Path | Cluster
+    """A shipped instance's name or a cluster file; instead of ``gpu``."""
+    gpus: Number
+    seq_len: Number
+    global_batch: Number
+    """Sequences per optimizer step."""
+    tokens: Number
+    precision: str
+    framework: str
+
+
+class SolveOptions(JobOptions, total=False):
+    """What ``solve`` takes besides."""
+
+    fix: str | Iterable[str] | Mapping[str, Any]
+    limit: str | Iterable[str]
+    objective: str
+    deadline: Number
+    """Longest wall time of the run: seconds, or text with a unit (``"30d"``)."""
+    budget: Number
+    """Most US dollars the run may cost."""
+    top: Number
+    """How many alternatives to return."""
+    time_limit: Number
+    """Seconds the search may take, or text with a unit."""
+    workers: Number
+    why_not: str | Mapping[str, Any] | Layout
+
+
+class EstimateOptions(JobOptions, total=False):
+    """What ``estimate`` takes besides."""
+
+    layout: str | Mapping[str, Any] | Layout
+
+
+JOB_OPTIONS = tuple(JobOptions.__annotations__)
+SOLVE_OPTIONS = tuple(SolveOptions.__annotations__)
+ESTIMATE_OPTIONS = tuple(EstimateOptions.__annotations__)
+
+
+def refuse_unknown(options: Mapping[str, Any], known: Iterable[str]) -> None:
+    """Raises InputError for an option that is not ``known``, naming the nearest one."""
+    known = tuple(known)
+    for name in options:
+        if name not in known:
+            close = nearest_names(name, known)
+            hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+            raise InputError(f"no option is called {name!r}{hint}", field=name, nearest=close)
+
+
+def given(options: Mapping[str, Any]) -> dict[str, Any]:
+    """``options`` without those that are None: not given."""
+    return {name: value for name, value in options.items() if value is not None}
