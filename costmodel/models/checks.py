@@ -40,7 +40,7 @@ def missing(file: str, field: str, known: Iterable[str], also: Iterable[str] = (
     others = [name for name in also if name != field]
     hint = f" (or {', '.join(others)})" if others else ""
     seen = f"; the file has {', '.join(close)}" if close else ""
-    raise ProfileError(f"{file}: no key {field}{hint}{seen}", field=field, nearest=close)
+    raise ProfileError(f"{file}: no key {field}{hint}{seen}", field=field, nearest=tuple(close))
 
 
 def a_count(file: str, field: str, value: Any, low: int, high: int) -> int:
