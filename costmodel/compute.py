@@ -1,0 +1,247 @@
+"""Seconds of kernels: matrix products, attention, elementwise work, loss head, optimizer.
+
+A matrix product costs its FLOPs at the architecture's rate plus the traffic of its operands: the
+sum stands for prologue, epilogue and wave tails, which grow as 1/M + 1/N + 1/K (Williams 2009,
+roofline, without perfect overlap). Everything is per GPU and per microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
+from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.machine import Machine, attention_kernel, fused_norm
+
+
+@dataclass(frozen=True)
+class Seconds:
+    """Forward and backward seconds of a piece of work."""
+
+    forward: Array
+    backward: Array
+
+    def __add__(self, other: Seconds) -> Seconds:
+        return Seconds(self.forward + other.forward, self.backward + other.backward)
+
+    def scaled(self, factor: float | Array) -> Seconds:
+        """Both directions times ``factor``."""
+        return Seconds(self.forward * factor, self.backward * factor)
+
+    @property
+    def total(self) -> Array:
+        """Forward plus backward."""
+        return self.forward + self.backward
+
+
+ZERO = Seconds(np.zeros(1), np.zeros(1))
+
+
+def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float) -> Seconds:
+    """One linear layer, (rows x inner) @ (inner x columns), forward and backward.
+
+    Backward is two products of the same size; the weight gradient is accumulated in place, which
+    reads and writes ``accumulate`` bytes a weight, every microbatch.
+    """
+    flops = 2.0 * rows * inner * columns / machine.gemm_flops_per_s
+    operands = rows * inner + inner * columns + rows * columns
+    traffic = machine.gemm_bytes * operands / machine.memory_bytes_per_s
+    once = flops + traffic + machine.gap_s
+    grads = 2.0 * accumulate * inner * columns / machine.memory_bytes_per_s
+    return Seconds(once, 2 * once + grads)
+
+
+def linear_layers(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """The four products of a dense layer: QKV, attention output, MLP in and out."""
+    model = job.model
+    hidden = float(model.hidden)
+    accumulate = float(job.software.gradient_bytes)
+    work = attention_projections(job, machine, tokens, tp)
+    up_width = (2.0 if model.gated_mlp else 1.0) * model.ffn / tp
+    work += gemm(machine, tokens, np.asarray(hidden), up_width, accumulate)
+    return work + gemm(machine, tokens, model.ffn / tp, np.asarray(hidden), accumulate)
+
+
+def attention_projections(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """QKV and output projections (MLA: its low-rank chains), heads divided over tp."""
+    model, accumulate = job.model, float(job.software.gradient_bytes)
+    hidden = np.asarray(float(model.hidden))
+    if model.mla is None:
+        qkv = (model.q_width + 2 * model.kv_width) / tp
+        work = gemm(machine, tokens, hidden, qkv, accumulate)
+        return work + gemm(machine, tokens, model.q_width / tp, hidden, accumulate)
+    mla = model.mla
+    latent = np.asarray(float(mla.kv_lora_rank))
+    kv_up = model.heads * (mla.qk_nope_head_dim + mla.v_head_dim) / tp
+    work = gemm(machine, tokens, hidden, latent + mla.qk_rope_head_dim, accumulate)
+    work += gemm(machine, tokens, latent, kv_up, accumulate)
+    if mla.q_lora_rank:
+        rank = np.asarray(float(mla.q_lora_rank))
+        work += gemm(machine, tokens, hidden, rank, accumulate)
+        work += gemm(machine, tokens, rank, model.q_width / tp, accumulate)
+    else:
+        work += gemm(machine, tokens, hidden, model.q_width / tp, accumulate)
+    return work + gemm(machine, tokens, model.heads * mla.v_head_dim / tp, hidden, accumulate)
+
+
+def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: Ints) -> Seconds:
+    """Scores, softmax and values for ``sequences`` sequences, heads over tp, queries over cp.
+
+    Flash kernels: causal FLOPs 2 s^2 (d_qk + d_v) / 2 a head forward, 2.5 times that backward
+    (Dao 2023, section 3.1), at the architecture's rates. Other kernels compute the full square
+    and move it through memory: 13 bytes a score forward where scale, mask and softmax are one
+    kernel, 30 where they are not; backward twice that (counted from the kernels of Megatron-LM
+    2021 and of torch: scores, mask, softmax, dropout, cast).
+    """
+    model, seq = job.model, float(job.training.seq_len)
+    heads = model.heads / tp
+    score_dim, value_dim = head_dims(job)
+    seen = mean_context(job) * 2
+    pairs = sequences * heads * seq * seen / cp
+    kernel = attention_kernel(job)
+    if kernel.startswith("flash"):
+        flops = pairs * (score_dim + value_dim)
+        forward = flops / machine.attention_forward_flops_per_s
+        backward = 2.5 * flops / machine.attention_backward_flops_per_s
+        return Seconds(forward + machine.gap_s, backward + 2 * machine.gap_s)
+    bytes_a_score = 13.0 if kernel == "fused_softmax" else 30.0
+    flops = 2 * pairs * (score_dim + value_dim) / machine.gemm16_flops_per_s
+    traffic = pairs * bytes_a_score / machine.memory_bytes_per_s
+    gaps = (4 if kernel == "fused_softmax" else 9) * machine.gap_s
+    return Seconds(flops + traffic + gaps, 2 * (flops + traffic + gaps))
+
+
+def head_dims(job: Job) -> tuple[int, int]:
+    """Widths of one head's query/key and value."""
+    mla = job.model.mla
+    if mla is None:
+        return job.model.head_dim, job.model.head_dim
+    return mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim
+
+
+def mean_context(job: Job) -> float:
+    """Keys that a query sees on average, over positions and layers: s/2, less in local layers."""
+    model, seq = job.model, float(job.training.seq_len)
+    window = model.sliding_window
+    if window is None or window >= seq:
+        return seq / 2
+    local = window - window * window / (2 * seq)
+    share = (model.global_layers or 0) / model.layers
+    return share * seq / 2 + (1 - share) * local
+
+
+def elementwise(job: Job, machine: Machine, tokens: Array, tp: Ints, sp: Flags) -> Seconds:
+    """Norms, residuals, rotary, activation function of one dense layer: bound by memory.
+
+    Bytes a token forward: a fused norm reads and writes the hidden state (4h), an unfused one
+    passes over it in fp32 several times (28h); a residual sum 6h; rotary 4 (q + k); the activation
+    reads its inputs and writes its output. Backward moves twice as much.
+    """
+    model = job.model
+    norm = 4.0 if fused_norm(job) else 28.0
+    hidden_share = np.where(sp, tp, 1)
+    norms = model.norms_per_layer * norm * model.hidden / hidden_share
+    residuals = 2 * 6.0 * model.hidden / hidden_share
+    rotary = 4.0 * (model.q_width + model.kv_width) / tp
+    activation = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
+    seconds = tokens * (norms + residuals + rotary + activation) / machine.memory_bytes_per_s
+    kernels = model.norms_per_layer * (1 if fused_norm(job) else 5) + 4
+    forward = seconds + kernels * machine.gap_s
+    return Seconds(forward, 2 * forward)
+
+
+def recompute_share(job: Job, recompute: Ints) -> tuple[Array, Array]:
+    """Shares of (linear and elementwise work, attention core) that the backward pass repeats.
+
+    full: everything once more. selective: attention's core alone (Korthikanti 2022, section 6),
+    or half of the matrix products and all elementwise work where the scope is per operator
+    (torchtitan's list saves every second product and the attention output).
+    """
+    per_op = job.software.selective_scope == "per_op"
+    work = np.select(
+        [recompute == FULL, recompute == SELECTIVE], [1.0, 0.5 if per_op else 0.0], 0.0
+    )
+    core = np.select(
+        [recompute == FULL, recompute == SELECTIVE], [1.0, 0.0 if per_op else 1.0], 0.0
+    )
+    return work, core
+
+
+def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """Final norm, output product in 16 bit and cross-entropy over the (sharded) vocabulary.
+
+    Cross-entropy passes over the logits about 4 times in fp32 where it is one fused kernel
+    (24 bytes a logit both ways), 10 times where it is not (48 bytes).
+    """
+    model = job.model
+    vocab = model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
+    flops = 2.0 * tokens * model.hidden * vocab / machine.gemm16_flops_per_s
+    operands = tokens * model.hidden + model.hidden * vocab + tokens * vocab
+    once = flops + 2.0 * operands / machine.memory_bytes_per_s
+    entropy = tokens * vocab * (24.0 if job.software.fused_loss else 48.0)
+    both_ways = entropy / machine.memory_bytes_per_s
+    return Seconds(once + both_ways / 2, 2 * once + both_ways / 2)
+
+
+def embedding(job: Job, machine: Machine, tokens: Array) -> Seconds:
+    """Look-up and its scattered gradient: reads and writes of the hidden state."""
+    seconds = 6.0 * tokens * job.model.hidden / machine.memory_bytes_per_s
+    return Seconds(seconds, 2 * seconds)
+
+
+def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Array:
+    """Adam over ``parameters_held`` parameters: reads gradient, master weight and two moments,
+    writes the last three and the working copy (16 + 14 bytes), after a pass for the norm."""
+    software = job.software
+    bytes_a_parameter = 2.0 * software.optimizer_bytes + 2 * software.gradient_bytes + 2
+    return parameters_held * bytes_a_parameter / machine.memory_bytes_per_s
+
+
+def host_floor(job: Job, machine: Machine) -> Seconds:
+    """Least seconds of one layer, set by launching its kernels (about 20 forward, 40 backward)."""
+    kernels = 20.0 if fused_norm(job) else 32.0
+    seconds = np.asarray(kernels * machine.launch_s)
+    return Seconds(seconds, 2 * seconds)
+
+
+def expert_layers(
+    job: Job, machine: Machine, tokens: Array, tp: Ints, ep: Ints, etp: Ints
+) -> Seconds:
+    """Routed and shared experts of one MoE layer, balanced over the experts a GPU holds.
+
+    Sequence parallelism leaves tokens / tp on a GPU, expert tensor parallelism gathers etp such
+    shares; their top_k copies spread over experts / ep experts, each product as narrow as one
+    expert. Router, permutation and combination are passes over memory. Shared experts are cut
+    over tp like a dense MLP.
+    """
+    model, moe = job.model, job.model.moe
+    if moe is None:
+        return ZERO
+    accumulate = float(job.software.gradient_bytes)
+    hidden = np.asarray(float(model.hidden))
+    held = moe.experts / ep
+    gated = 2.0 if model.gated_mlp else 1.0
+    own = tokens / tp * etp
+    rows = own * moe.top_k / held
+    width = moe.expert_ffn / etp
+    one = gemm(machine, rows, hidden, gated * width, accumulate)
+    one += gemm(machine, rows, width, hidden, accumulate)
+    routed = one.scaled(held)
+    # 5 passes: route, permute, activation, unpermute, weighted sum (reads and writes, 2 bytes).
+    moved = own * moe.top_k * (10.0 * model.hidden + 6.0 * moe.expert_ffn / etp)
+    passes = moved / machine.memory_bytes_per_s + 8 * machine.gap_s
+    work = routed + Seconds(passes, 2 * passes)
+    if moe.shared_ffn:
+        shared = moe.shared_ffn / tp
+        work += gemm(machine, tokens, hidden, gated * shared, accumulate)
+        work += gemm(machine, tokens, shared, hidden, accumulate)
+    return work
+
+
+def dense_share(job: Job) -> float:
+    """Share of the model's layers that have a dense MLP."""
+    counts = count(job.model)
+    return 1 - counts.moe_layers / counts.layers

@@ -1,0 +1,121 @@
+"""What one layout needs and takes: the only way in for `estimate`, `solve`, `validate`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from layoutopt.costmodel import memory, step
+from layoutopt.costmodel.axes import FULL, Axes, Ints, axes_of
+from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
+from layoutopt.costmodel.counts import count, flops_6nd_per_token, model_flops_per_token
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
+from layoutopt.costmodel.stages import Stages, even_classes, even_split, given_stages
+from layoutopt.units import KIB, TERA
+
+
+def estimate(job: Job, layout: Layout) -> Estimate:
+    """Memory, step time, checkpoints and run of ``layout``; same arguments, same answer.
+
+    The layout is taken as legal: `rules.broken_rules` says whether it is.
+    """
+    axes = axes_of([layout])
+    stages = given_stages(layout.layers_per_stage or even_split(job.model.layers, layout.pp))
+    step_time = _step_time(job, axes, stages)
+    size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)
+    checkpoint, run = run_plan(job, step_time.time_s, float(write_s[0]), float(stall_s[0]), size)
+    return Estimate(
+        layout=layout,
+        memory=_memory(job, layout, axes, stages),
+        step=step_time,
+        checkpoint=checkpoint,
+        run=run,
+    )
+
+
+def step_seconds(job: Job, axes: Axes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
+    """Step time of each layout of ``axes``, layers split as evenly as they go."""
+    return step.step_parts(job, axes, even_classes(job.model.layers, axes.pp)).total
+
+
+def allocated_kib(job: Job, axes: Axes) -> Ints:
+    """Allocated KiB on the worst stage of each layout of ``axes``, even split.
+
+    A layout fits where this is at most `memory.largest_allocation_kib`.
+    """
+    stages = even_classes(job.model.layers, axes.pp)
+    allocated: Ints = np.max(memory.stage_bytes(job, axes, stages).allocated, axis=-1)
+    return allocated
+
+
+def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
+    parts = step.step_parts(job, axes, stages).parts
+    seconds = {name: float(parts[name][0]) for name in BREAKDOWN}
+    time_s = sum(seconds.values())
+    training = job.training
+    tokens = training.tokens_per_step
+    useful = model_flops_per_token(job.model, training.seq_len) * tokens
+    plain = flops_6nd_per_token(job.model) * tokens
+    # Full recompute runs the forward pass again: a third of the model FLOPs.
+    again = seconds["recompute"] / (seconds["compute"] + seconds["recompute"])
+    again_flops = useful / 3 if int(axes.recompute[0]) == FULL else useful * again
+    peak = job.cluster.gpu.peak(training.precision) * job.gpus * time_s
+    return StepTime(
+        time_s=time_s,
+        breakdown_s=seconds,
+        model_flops=useful,
+        model_flops_6nd=plain,
+        hardware_flops=useful + again_flops,
+        tokens_per_s_per_gpu=tokens / time_s / job.gpus,
+        tflops_per_gpu=useful / time_s / job.gpus / TERA,
+        mfu=useful / peak,
+        mfu_6nd=plain / peak,
+        hfu=(useful + again_flops) / peak,
+    )
+
+
+def _memory(job: Job, layout: Layout, axes: Axes, stages: Stages) -> Memory:
+    parts = memory.stage_bytes(job, axes, stages)
+    reserve = memory.reserve_kib(parts.allocated)
+
+    def row(values: Ints) -> list[int]:
+        return [int(v) * KIB for v in np.broadcast_to(values, stages.layers.shape)[0]]
+
+    columns = zip(
+        stages.index[0].tolist(),
+        stages.layers[0].tolist(),
+        row(parts.state.weights),
+        row(parts.state.gradients),
+        row(parts.state.optimizer),
+        row(parts.activations),
+        row(parts.logits),
+        row(parts.state.buffers),
+        row(reserve),
+        strict=True,
+    )
+    listed = tuple(
+        StageMemory(*values, peak_moment=_moment(layout, stage=values[0], logits=values[6]))
+        for values in columns
+    )
+    largest = memory.largest_allocation_kib(job)
+    return Memory(
+        capacity_bytes=job.cluster.gpu.memory_bytes,
+        usable_bytes=memory.usable_bytes(job),
+        stages=listed,
+        fits=bool(np.all(parts.allocated <= largest)),
+    )
+
+
+def _moment(layout: Layout, stage: int, logits: int) -> str:
+    if logits:
+        return "loss of microbatch 1"
+    held = min(layout.pp - stage, layout.microbatches)
+    if layout.schedule == "gpipe":
+        held = layout.microbatches
+    return f"backward of microbatch 1, {held} in flight"
+
+
+def active_parameters(job: Job) -> int:
+    """Parameters that a token meets."""
+    return count(job.model).active

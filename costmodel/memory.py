@@ -1,0 +1,301 @@
+"""Peak bytes on one GPU of a stage, in whole KiB.
+
+Integer arithmetic, each part rounded up to a KiB: the search, its judges and `estimate` decide
+what fits by the same numbers, to the last bit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.costmodel import terms
+from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Axes, Flags, Ints
+from layoutopt.costmodel.compute import dense_share
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.machine import attention_kernel
+from layoutopt.costmodel.pipeline import layers_in_flight
+from layoutopt.costmodel.stages import Stages
+from layoutopt.units import GIB, KIB
+
+RESERVE_PER_MILLE = 50
+"""Allocator reserve over allocated bytes: measured runs show 3 to 9% (A10)."""
+CONTEXT_BYTES = int(1.5 * GIB)
+"""CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
+
+
+def to_kib(size: Array | float) -> Ints:
+    """Bytes as KiB, rounded up."""
+    return np.ceil(np.asarray(size) / KIB).astype(np.int64)
+
+
+def usable_bytes(job: Job) -> int:
+    """Bytes that an allocator may reserve on the job's GPU."""
+    return job.cluster.gpu.memory_bytes - CONTEXT_BYTES
+
+
+def reserve_kib(allocated_kib: Ints) -> Ints:
+    """What the allocator holds beyond ``allocated_kib``, rounded up."""
+    return -(-allocated_kib * RESERVE_PER_MILLE // 1000)
+
+
+def largest_allocation_kib(job: Job) -> int:
+    """The most KiB that may be allocated: with its reserve it just fits."""
+    usable = usable_bytes(job) // KIB
+    return usable * 1000 // (1000 + RESERVE_PER_MILLE)
+
+
+@dataclass(frozen=True)
+class State:
+    """Model state on one GPU of a stage, KiB."""
+
+    weights: Ints
+    gradients: Ints
+    optimizer: Ints
+    buffers: Ints
+
+    @property
+    def total(self) -> Ints:
+        """All of it."""
+        return self.weights + self.gradients + self.optimizer + self.buffers
+
+
+def state_kib(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    layers: Ints,
+    first: Flags,
+    last: Flags,
+    *,
+    shard: Ints | None = None,
+    ep: Ints | int = 1,
+    etp: Ints | int = 1,
+) -> State:
+    """Weights, gradients, optimizer state and sharding buffers: axes (tp, pp, zero_stage).
+
+    ZeRO divides the optimizer state from stage 1, gradients from 2, weights from 3, over the
+    data-parallel ranks (Rajbhandari 2019, figure 1). Expert weights are divided over their own
+    replicas, gpus / (ep * etp * pp).
+    """
+    software, z = job.software, np.asarray(zero_stage)
+    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
+    dense = terms.stage_parameters(job, tp, layers, first, last)
+    experts: Array = np.zeros(1)
+    replicas: Ints = np.ones(1, dtype=np.int64)
+    if job.model.moe is not None:
+        experts = terms.expert_parameters(job, layers, np.asarray(ep), etp)
+        replicas = np.maximum(1, job.gpus // (np.asarray(pp) * ep * np.asarray(etp)))
+
+    def held(bytes_each: int, from_stage: int) -> Ints:
+        sharded = z >= from_stage
+        whole = dense / np.where(sharded, size, 1) + experts / np.where(sharded, replicas, 1)
+        return to_kib(bytes_each * whole)
+
+    return State(
+        weights=held(software.weight_bytes, 3),
+        gradients=held(software.gradient_bytes, 2),
+        optimizer=held(software.optimizer_bytes, 1),
+        buffers=_sharding_buffers(job, tp, z, layers, first, last, ep, etp),
+    )
+
+
+def _sharding_buffers(
+    job: Job,
+    tp: Ints,
+    zero_stage: Ints,
+    layers: Ints,
+    first: Flags,
+    last: Flags,
+    ep: Ints | int,
+    etp: Ints | int,
+) -> Ints:
+    """Unsharded layers in hand: two gathered (one computing, one prefetched), one being reduced.
+
+    ZeRO-3 holds two layers' 16-bit weights and the ends' (embedding and head belong to the root
+    group, Zhao 2023, section 3.3), and, as ZeRO-2, one layer's gradients before they are scattered.
+    """
+    one = np.minimum(layers, 1)
+    no = np.asarray(False)
+    layer = terms.stage_parameters(job, tp, one, no, no)
+    if job.model.moe is not None:
+        layer = layer + terms.expert_parameters(job, one, np.asarray(ep), etp)
+    ends = terms.stage_parameters(job, tp, 0, first, last)
+    gathered = 2.0 * (2 * layer + ends)
+    reducing = job.software.gradient_bytes * np.maximum(layer, ends)
+    z = zero_stage
+    return to_kib(np.where(z == 3, gathered, 0.0) + np.where(z >= 2, reducing, 0.0))
+
+
+def activation_kib(
+    job: Job,
+    tp: Ints,
+    cp: Ints,
+    ep: Ints,
+    micro_batch: Ints,
+    recompute: Ints,
+    *,
+    etp: Ints | int = 1,
+    sp: Flags | bool = True,
+) -> Ints:
+    """One average layer's saved activations of one microbatch.
+
+    Axes (tp, cp, ep, micro_batch, recompute). Source: Korthikanti 2022 (arXiv 2205.05198), table 2
+    and section 4, with grouped queries, gated MLPs, flash kernels and experts counted the same way:
+    every tensor that backward needs, in 2 bytes. full keeps the layer's input alone.
+    """
+    tokens = terms.tokens_per_gpu(job, cp, micro_batch)
+    share = np.where(np.asarray(sp), tp, 1)
+    whole = tokens * _saved_bytes_a_token(job, tp, share, etp)
+    core = tokens * _score_bytes_a_token(job, tp)
+    if job.software.selective_scope == "per_op":
+        selective = tokens * _per_op_bytes_a_token(job, tp, share)
+    else:
+        selective = whole
+    kept = np.select(
+        [recompute == FULL, recompute == SELECTIVE],
+        [2.0 * tokens * job.model.hidden / share, selective],
+        whole + core,
+    )
+    return to_kib(kept)
+
+
+def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
+    """Everything but attention scores, bytes a token and layer.
+
+    Block input and norm output, twice (8 h); q, k, v and attention output; MLP input product (one
+    tensor, two where gated) and activation output; log-sum-exp of the flash kernel (4 a head).
+    """
+    model = job.model
+    hidden = 8.0 * model.hidden / share
+    attention = 2.0 * (2 * model.q_width + 2 * model.kv_width) / tp + 4.0 * model.heads / tp
+    if model.mla is not None:
+        score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+        heads = model.heads * (2 * score + 2 * model.mla.v_head_dim) / tp
+        latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
+        attention = 2.0 * heads + 4.0 * latents + 4.0 * model.heads / tp
+    dropout = 2.0 * model.hidden / share if not attention_kernel(job).startswith("flash") else 0.0
+    gated = 3 if model.gated_mlp else 2
+    dense = 2.0 * gated * model.ffn / tp
+    mlp = dense_share(job) * dense
+    if model.moe is not None:
+        moe = model.moe
+        copies = moe.top_k * np.asarray(etp) / tp
+        routed = copies * (4.0 * model.hidden + 2.0 * gated * moe.expert_ffn / np.asarray(etp))
+        shared = 2.0 * gated * moe.shared_ffn / tp
+        mlp = mlp + (1 - dense_share(job)) * (routed + shared)
+    return hidden + attention + dropout + mlp
+
+
+def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
+    """Attention scores kept by kernels that are not flash: 5 a s (Korthikanti 2022, equation 1);
+    9 a s where softmax is computed apart in fp32."""
+    kernel = attention_kernel(job)
+    if kernel.startswith("flash"):
+        return 0.0
+    return (5.0 if kernel == "fused_softmax" else 9.0) * job.model.heads * job.training.seq_len / tp
+
+
+def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
+    """torchtitan's per-operator list: block input, attention output, every second product."""
+    model = job.model
+    products = (model.q_width + 2 * model.kv_width + 3 * model.ffn) / tp + 2 * model.hidden / share
+    return 2.0 * (model.hidden / share + model.q_width / tp) + products
+
+
+def working_kib(
+    job: Job,
+    tp: Ints,
+    cp: Ints,
+    ep: Ints,
+    micro_batch: Ints,
+    recompute: Ints,
+    *,
+    etp: Ints | int = 1,
+    sp: Flags | bool = True,
+) -> Ints:
+    """What one layer's backward pass needs beside saved activations. Axes as activation_kib.
+
+    Gradients of the widest pair of tensors; with recomputation also what the layer would have
+    saved, computed again.
+    """
+    model = job.model
+    tokens = terms.tokens_per_gpu(job, cp, micro_batch)
+    share = np.where(np.asarray(sp), tp, 1)
+    wide = 2.0 * (2 if model.gated_mlp else 1) * model.ffn / tp
+    gradients = tokens * (wide + 4.0 * model.hidden)
+    again = tokens * (_saved_bytes_a_token(job, tp, share, etp) + _score_bytes_a_token(job, tp))
+    if job.software.selective_scope == "per_op":
+        selective = again
+    else:
+        selective = tokens * np.broadcast_to(_score_bytes_a_token(job, tp), np.shape(tokens))
+    extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
+    return to_kib(gradients + extra)
+
+
+def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:
+    """Logits and cross-entropy of one microbatch on the last stage: axes (tp, cp, micro_batch).
+
+    16-bit logits and their fp32 copy, turned into the gradient in place where the loss is fused
+    (6 bytes); fp32 softmax and gradient beside them where it is not (14 bytes).
+    """
+    vocab = job.model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
+    each = 6.0 if job.software.fused_loss else 14.0
+    return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * vocab * each)
+
+
+@dataclass(frozen=True)
+class StageBytes:
+    """KiB by part for each layout and listed stage, shape (layouts, stages)."""
+
+    state: State
+    activations: Ints
+    logits: Ints
+
+    @property
+    def allocated(self) -> Ints:
+        """KiB that tensors hold at the stage's worst moment."""
+        return self.state.total + self.activations + self.logits
+
+    @property
+    def reserved(self) -> Ints:
+        """With the allocator's reserve."""
+        return self.allocated + reserve_kib(self.allocated)
+
+
+def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
+    """Peak KiB of every listed stage.
+
+    The peak is either in a layer's backward pass or, on the last stage, at the loss, where the
+    logits stand instead of a layer's gradients.
+    """
+
+    def wide(values: Ints | Flags) -> Ints:
+        return np.asarray(values)[..., None]
+
+    state = state_kib(
+        job,
+        wide(axes.tp),
+        wide(axes.pp),
+        wide(axes.zero_stage),
+        stages.layers,
+        stages.first,
+        stages.last,
+        shard=wide(axes.shard_degree),
+        ep=wide(axes.ep),
+        etp=wide(axes.etp),
+    )
+    layer_axes = (axes.tp, axes.cp, axes.ep, axes.micro_batch, axes.recompute)
+    etp, sp = axes.etp, axes.sequence_parallel
+    saved = activation_kib(job, *layer_axes, etp=etp, sp=sp)
+    working = wide(working_kib(job, *layer_axes, etp=etp, sp=sp))
+    logits = wide(logits_kib(job, axes.tp, axes.cp, axes.micro_batch))
+    held = layers_in_flight(stages, axes.pp, axes.vpp, axes.microbatches, axes.schedule)
+    at_loss = stages.last & (logits > working)
+    return StageBytes(
+        state=state,
+        activations=held * wide(saved) + np.where(at_loss, 0, working),
+        logits=np.where(at_loss, logits, 0),
+    )

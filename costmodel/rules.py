@@ -1,0 +1,273 @@
+"""Which layouts are legal: arithmetic and the frameworks' own rules, memory ignored."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+
+
+@dataclass(frozen=True)
+class Broken:
+    """A rule that a layout breaks: a sentence with the numbers, and what to change it to."""
+
+    rule: str
+    field: str
+    value: object
+    message: str
+    nearest: tuple[object, ...] = ()
+
+
+def divisors(number: int) -> tuple[int, ...]:
+    """All divisors of ``number`` >= 1, in rising order."""
+    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    return tuple(small + [number // d for d in reversed(small) if d * d != number])
+
+
+def nearest_of(values: tuple[int, ...] | list[int], wanted: int, n: int = 3) -> tuple[int, ...]:
+    """The ``n`` of ``values`` nearest to ``wanted``, in rising order."""
+    return tuple(sorted(sorted(values, key=lambda v: (abs(v - wanted), v))[:n]))
+
+
+def tensor_parallel_fits(job: Job, tp: int) -> bool:
+    """tp divides the heads, the MLP width and (or is divided by) the key-value heads."""
+    model = job.model
+    kv = model.kv_heads
+    return model.heads % tp == 0 and model.ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0)
+
+
+def context_parallel_fits(job: Job, cp: int, tp: int = 1, kind: str = "ring") -> bool:
+    """The sequence splits into 2 cp causal halves (Megatron, torchtitan); Ulysses splits heads."""
+    if cp > 1 and job.training.seq_len % (2 * cp):
+        return False
+    return kind != "ulysses" or job.model.heads % (tp * cp) == 0
+
+
+def sequence_splits(job: Job, tp: int, cp: int) -> bool:
+    """With sequence parallelism each rank holds seq_len / (tp * cp) whole positions."""
+    return job.training.seq_len % (tp * cp) == 0
+
+
+def pipeline_fits(job: Job, pp: int, vpp: int) -> bool:
+    """Every chunk holds a layer; interleaving cuts layers evenly.
+
+    Even chunks, or even when embedding and loss head count as a layer each (Megatron's
+    --account-for-embedding/loss-in-pipeline-split).
+    """
+    layers = job.model.layers
+    if vpp == 1:
+        return layers >= pp
+    chunks = pp * vpp
+    if pp == 1 or layers < chunks:
+        return False
+    return layers % chunks == 0 or ((layers + 2) % chunks == 0 and (layers + 2) // chunks > 1)
+
+
+def interleaving_fits(pp: int, vpp: int, microbatches: int) -> bool:
+    """Interleaving works on groups of pp microbatches (Narayanan 2021, section 2.2)."""
+    return vpp == 1 or microbatches % pp == 0
+
+
+def expert_parallel_fits(job: Job, ep: int, etp: int, pp: int) -> bool:
+    """Experts divide over ep, and ep * etp * pp divides the GPUs (Megatron's parallel_state)."""
+    if job.model.moe is None:
+        return ep == 1 and etp == 1
+    return job.model.moe.experts % ep == 0 and job.gpus % (ep * etp * pp) == 0
+
+
+def sharding_fits(job: Job, zero_stage: int, pp: int) -> bool:
+    """Megatron shards at most the optimizer; DeepSpeed refuses ZeRO >= 2 with a pipeline."""
+    if job.software.framework in ("megatron", "nemo"):
+        return zero_stage <= 1
+    return job.software.framework != "deepspeed" or zero_stage <= 1 or pp == 1
+
+
+def broken_rules(job: Job, layout: Layout) -> list[Broken]:
+    """Every rule that ``layout`` breaks, products first; empty for a legal layout."""
+    found = _products(job, layout)
+    found += _divisions(job, layout)
+    found += _pipeline(job, layout)
+    found += _experts_and_sharding(job, layout)
+    return found
+
+
+def _products(job: Job, layout: Layout) -> list[Broken]:
+    found = []
+    used = layout.gpus
+    if used != job.gpus:
+        factors = f"tp {layout.tp} x cp {layout.cp} x pp {layout.pp} x dp {layout.dp}"
+        found.append(
+            Broken(
+                "use_every_gpu",
+                "layout",
+                used,
+                f"{factors} = {used} GPUs, but the job has {job.gpus}",
+                _nearest_dp(job, layout),
+            )
+        )
+    batch = layout.dp * layout.micro_batch * layout.microbatches
+    if batch != job.training.global_batch:
+        factors = (
+            f"dp {layout.dp} x micro_batch {layout.micro_batch} x "
+            f"microbatches {layout.microbatches}"
+        )
+        whole = layout.dp * layout.micro_batch
+        below = job.training.global_batch // whole * whole
+        nearest = tuple(b for b in (below, below + whole) if b > 0)
+        message = f"{factors} = {batch} sequences, but the global batch is "
+        found.append(
+            Broken(
+                "use_the_batch",
+                "global_batch",
+                job.training.global_batch,
+                f"{message}{job.training.global_batch}; batches that work: "
+                + ", ".join(map(str, nearest)),
+                nearest,
+            )
+        )
+    return found
+
+
+def _nearest_dp(job: Job, layout: Layout) -> tuple[object, ...]:
+    rest = layout.tp * layout.cp * layout.pp
+    return (f"dp={job.gpus // rest}",) if rest and job.gpus % rest == 0 else ()
+
+
+def _divisions(job: Job, layout: Layout) -> list[Broken]:
+    found, model, seq = [], job.model, job.training.seq_len
+    if not tensor_parallel_fits(job, layout.tp):
+        legal = [d for d in divisors(model.heads) if tensor_parallel_fits(job, d)]
+        found.append(
+            Broken(
+                "tensor_divides_heads",
+                "tp",
+                layout.tp,
+                f"tp {layout.tp} does not divide {model.heads} heads, {model.kv_heads} key-value "
+                f"heads and an MLP of {model.ffn}",
+                nearest_of(legal, layout.tp),
+            )
+        )
+    if not context_parallel_fits(job, layout.cp, layout.tp, layout.cp_kind):
+        legal = [d for d in divisors(seq) if context_parallel_fits(job, d)]
+        found.append(
+            Broken(
+                "context_halves_the_sequence",
+                "cp",
+                layout.cp,
+                f"cp {layout.cp}: {layout.cp_kind} needs seq_len {seq} to divide by 2 x cp = "
+                f"{2 * layout.cp}"
+                + (f" and {model.heads} heads by tp x cp" if layout.cp_kind == "ulysses" else ""),
+                nearest_of(legal, layout.cp),
+            )
+        )
+    elif (
+        layout.tp > 1
+        and layout.sequence_parallel
+        and not sequence_splits(job, layout.tp, layout.cp)
+    ):
+        legal = [d for d in divisors(seq // layout.cp) if tensor_parallel_fits(job, d)]
+        found.append(
+            Broken(
+                "sequence_parallel_splits",
+                "tp",
+                layout.tp,
+                f"sequence parallelism needs seq_len {seq} to divide by tp x cp = "
+                f"{layout.tp * layout.cp}",
+                nearest_of(legal, layout.tp),
+            )
+        )
+    return found
+
+
+def _pipeline(job: Job, layout: Layout) -> list[Broken]:
+    found, layers = [], job.model.layers
+    split = layout.layers_per_stage
+    if split is not None and (len(split) != layout.pp or sum(split) != layers or min(split) < 0):
+        found.append(
+            Broken(
+                "stages_hold_every_layer",
+                "layers_per_stage",
+                split,
+                f"layers_per_stage lists {len(split)} stages with {sum(split)} layers; pp is "
+                f"{layout.pp} and the model has {layers} layers",
+            )
+        )
+    if layout.pp > layers:
+        found.append(
+            Broken(
+                "a_layer_per_stage",
+                "pp",
+                layout.pp,
+                f"pp {layout.pp} is more than the model's {layers} layers",
+                (layers,),
+            )
+        )
+    elif split is None and not pipeline_fits(job, layout.pp, layout.vpp):
+        legal = [v for v in range(1, layers // layout.pp + 1) if pipeline_fits(job, layout.pp, v)]
+        found.append(
+            Broken(
+                "even_chunks",
+                "vpp",
+                layout.vpp,
+                f"vpp {layout.vpp} on pp {layout.pp} does not cut {layers} layers evenly",
+                nearest_of(legal, layout.vpp),
+            )
+        )
+    if not interleaving_fits(layout.pp, layout.vpp, layout.microbatches):
+        below = layout.microbatches // layout.pp * layout.pp
+        found.append(
+            Broken(
+                "interleave_whole_groups",
+                "microbatches",
+                layout.microbatches,
+                f"interleaving (vpp {layout.vpp}) needs microbatches in groups of pp "
+                f"{layout.pp}, not {layout.microbatches}",
+                tuple(m for m in (below, below + layout.pp) if m > 0),
+            )
+        )
+    return found
+
+
+def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
+    found = []
+    if not expert_parallel_fits(job, layout.ep, layout.etp, layout.pp):
+        experts = job.model.moe.experts if job.model.moe else 0
+        legal = [
+            d
+            for d in divisors(max(1, experts))
+            if expert_parallel_fits(job, d, layout.etp, layout.pp)
+        ]
+        found.append(
+            Broken(
+                "experts_divide",
+                "ep",
+                layout.ep,
+                f"ep {layout.ep} x etp {layout.etp} x pp {layout.pp} must divide {job.gpus} GPUs "
+                f"and ep must divide {experts} experts",
+                nearest_of(legal, layout.ep),
+            )
+        )
+    if not sharding_fits(job, layout.zero_stage, layout.pp):
+        found.append(
+            Broken(
+                "framework_shards",
+                "zero_stage",
+                layout.zero_stage,
+                f"{job.software.framework} does not run zero_stage {layout.zero_stage} with pp "
+                f"{layout.pp}",
+                (0, 1),
+            )
+        )
+    shard = layout.shard_degree
+    if shard is not None and (layout.dp * layout.cp) % shard:
+        found.append(
+            Broken(
+                "shards_divide_replicas",
+                "shard_degree",
+                shard,
+                f"shard_degree {shard} does not divide dp x cp = {layout.dp * layout.cp}",
+                nearest_of(divisors(layout.dp * layout.cp), shard),
+            )
+        )
+    return found

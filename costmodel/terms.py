@@ -1,0 +1,351 @@
+"""The step's terms, each a function of the axes that it depends on and of no others.
+
+The search builds one table per term from these functions; `step.py` adds the same terms up for
+given layouts. Seconds are per GPU. Arrays broadcast against one another.
+
+With G GPUs, dp * cp = G / (tp * pp), so whatever depends on the data-parallel group depends on
+(tp, pp) alone.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from layoutopt.costmodel import collectives, compute
+from layoutopt.costmodel.axes import FULL, Array, Flags, Ints
+from layoutopt.costmodel.compute import Seconds
+from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.machine import Machine, machine
+
+
+@dataclass(frozen=True)
+class LayerTerms:
+    """One average layer, one microbatch, by part; forward and backward each."""
+
+    compute: Seconds
+    recompute: Array
+    """Part of the backward pass."""
+    tp_comm: Seconds
+    cp_comm: Seconds
+    ep_comm: Seconds
+
+    @property
+    def forward(self) -> Array:
+        """Seconds of the forward pass."""
+        return (
+            self.compute.forward
+            + self.tp_comm.forward
+            + self.cp_comm.forward
+            + self.ep_comm.forward
+        )
+
+    @property
+    def backward(self) -> Array:
+        """Seconds of the backward pass, recompute included."""
+        return (
+            self.compute.backward
+            + self.recompute
+            + self.tp_comm.backward
+            + self.cp_comm.backward
+            + self.ep_comm.backward
+        )
+
+    @property
+    def total(self) -> Array:
+        """Forward plus backward."""
+        return self.forward + self.backward
+
+
+def tokens_per_gpu(job: Job, cp: Ints, micro_batch: Ints) -> Array:
+    """Tokens of one microbatch that pass through one GPU."""
+    return micro_batch * (job.training.seq_len / cp)
+
+
+def layer_terms(
+    job: Job,
+    tp: Ints,
+    cp: Ints,
+    ep: Ints,
+    micro_batch: Ints,
+    recompute: Ints,
+    *,
+    etp: Ints | int = 1,
+    sp: Flags | bool = True,
+    cp_kind: str = "ring",
+) -> LayerTerms:
+    """One average layer: axes (tp, cp, ep, micro_batch, recompute); the rest are options.
+
+    Layers with and without experts are averaged by their number.
+    """
+    rates = machine(job)
+    sp_flags, etp = np.asarray(sp), np.asarray(etp)
+    tokens = tokens_per_gpu(job, cp, micro_batch)
+    dense = compute.dense_share(job)
+    core = compute.attention_core(job, rates, np.asarray(micro_batch, dtype=float), tp, cp)
+    work = compute.elementwise(job, rates, tokens, tp, sp_flags)
+    if dense == 1:
+        work += compute.linear_layers(job, rates, tokens, tp)
+    else:
+        work += compute.attention_projections(job, rates, tokens, tp)
+        mlp = compute.linear_layers(job, rates, tokens, tp)
+        projections = compute.attention_projections(job, rates, tokens, tp)
+        only_mlp = Seconds(mlp.forward - projections.forward, mlp.backward - projections.backward)
+        work += only_mlp.scaled(dense)
+        work += compute.expert_layers(job, rates, tokens, tp, ep, etp).scaled(1 - dense)
+    floor = compute.host_floor(job, rates)
+    both = Seconds(
+        np.maximum(work.forward + core.forward, floor.forward),
+        np.maximum(work.backward + core.backward, floor.backward),
+    )
+    again_work, again_core = compute.recompute_share(job, recompute)
+    tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
+    cp_comm = _cp_comm(job, rates, tokens, tp, cp, core, recompute, cp_kind)
+    ep_comm = _ep_comm(job, rates, tokens, tp, ep, recompute).scaled(1 - dense)
+    return LayerTerms(
+        compute=both,
+        recompute=again_work * work.forward + again_core * core.forward,
+        tp_comm=tp_comm,
+        cp_comm=cp_comm,
+        ep_comm=ep_comm,
+    )
+
+
+def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints) -> Seconds:
+    """Two gathers and two scatters (or two all-reduces) a direction, of the hidden state.
+
+    Source: Korthikanti 2022, section 4.2.2: sequence parallelism moves the same bytes as the
+    all-reduces it replaces. Full recompute repeats the forward ones.
+    """
+    ranks = collectives.group(rates.levels, tp, np.asarray(1))
+    one = collectives.all_reduce(ranks, 2.0 * tokens * job.model.hidden)
+    once = 2 * one * (1 - job.software.overlap_tp)
+    return Seconds(once, once * np.where(recompute == FULL, 2, 1))
+
+
+def _cp_comm(
+    job: Job,
+    rates: Machine,
+    tokens: Array,
+    tp: Ints,
+    cp: Ints,
+    core: Seconds,
+    recompute: Ints,
+    kind: str,
+) -> Seconds:
+    """Keys and values travel round the cp group; a ring hides them behind attention.
+
+    Bytes a rank passes on, forward: (cp - 1) blocks of K and V; backward twice that (K, V and
+    their gradients). Source: Liu 2023 (arXiv 2310.01889), section 3; DeepSpeed-Ulysses (Jacobs
+    2023, 2309.14509), section 3: four all-to-alls of the head-sharded states.
+    """
+    ranks = collectives.group(rates.levels, cp, tp)
+    if kind == "ulysses":
+        width = 2.0 * (2 * job.model.q_width + 2 * job.model.kv_width) / tp
+        once = collectives.all_to_all(ranks, tokens * width)
+        return Seconds(once, once * np.where(recompute == FULL, 2, 1))
+    whole = tokens * cp * 2.0 * 2 * _kv_width(job) / tp
+    once = collectives.all_gather(ranks, whole)
+    if kind == "all_gather":
+        return Seconds(once, 2 * once + np.where(recompute == FULL, once, 0))
+    forward = np.maximum(once - core.forward * (cp - 1) / cp, once / np.maximum(cp, 1))
+    backward = np.maximum(2 * once - core.backward * (cp - 1) / cp, 2 * once / np.maximum(cp, 1))
+    return Seconds(forward, backward + np.where(recompute == FULL, forward, 0))
+
+
+def _kv_width(job: Job) -> float:
+    """Elements of K (and of V) a token, as the ring passes them: expanded heads under MLA."""
+    if job.model.mla is None:
+        return float(job.model.kv_width)
+    score_dim, value_dim = compute.head_dims(job)
+    return job.model.heads * (score_dim + value_dim) / 2
+
+
+def _ep_comm(
+    job: Job, rates: Machine, tokens: Array, tp: Ints, ep: Ints, recompute: Ints
+) -> Seconds:
+    """Dispatch and combine: two all-to-alls of top_k copies of the hidden state a direction."""
+    moe = job.model.moe
+    if moe is None:
+        return compute.ZERO
+    ranks = collectives.group(rates.levels, ep, np.asarray(1))
+    sent = 2.0 * tokens / tp * moe.top_k * job.model.hidden
+    once = 2 * collectives.all_to_all(ranks, sent) * (1 - job.software.overlap_ep)
+    return Seconds(once, once * np.where(recompute == FULL, 2, 1))
+
+
+def head_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Seconds:
+    """Loss head of one microbatch: axes (tp, cp, micro_batch)."""
+    return compute.loss_head(job, machine(job), tokens_per_gpu(job, cp, micro_batch), tp)
+
+
+def embedding_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Seconds:
+    """Embedding look-up of one microbatch: axes (tp, cp, micro_batch)."""
+    return compute.embedding(job, machine(job), tokens_per_gpu(job, cp, micro_batch))
+
+
+def message_seconds(
+    job: Job, tp: Ints, cp: Ints, pp: Ints, micro_batch: Ints, *, sp: Flags | bool = True
+) -> Array:
+    """Exposed seconds of one stage boundary, one microbatch and chunk, both directions.
+
+    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis, so a message
+    crosses a stride of gpus / pp. With sequence parallelism each tp rank sends its own share
+    (Narayanan 2021, section 4.1: scatter/gather).
+    """
+    rates = machine(job)
+    link = collectives.crossing(rates.levels, job.gpus // np.asarray(pp))
+    share = np.where(np.asarray(sp), tp, 1)
+    size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
+    both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
+    return np.where(np.asarray(pp) > 1, both, 0.0)
+
+
+def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
+    """Parameters of a stage on one GPU that data parallelism replicates; experts left out."""
+    counts, model = count(job.model), job.model
+    moe_share = counts.moe_layers / counts.layers
+    base = (1 - moe_share) * counts.dense_layer_params
+    base += moe_share * counts.moe_layer_base_params
+    norms = counts.norm_params
+    per_layer = (base - norms) / tp + norms
+    ends = np.where(first, counts.embedding_params / tp, 0.0)
+    head = counts.head_params or model.vocab * model.hidden
+    held_already = np.asarray(first) & model.tied_embeddings
+    ends = ends + np.where(np.asarray(last) & ~held_already, head / tp, 0.0)
+    return layers * per_layer + ends + np.where(last, counts.final_norm_params, 0)
+
+
+def expert_parameters(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
+    """Routed experts' parameters of ``layers`` average layers on one GPU."""
+    counts = count(job.model)
+    return layers * counts.expert_total / counts.layers / (ep * np.asarray(etp))
+
+
+@dataclass(frozen=True)
+class Gathers:
+    """Traffic of ZeRO-2/3 for one average layer and one microbatch, seconds on the wire."""
+
+    forward: Array
+    backward: Array
+
+
+def gather_seconds(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    *,
+    shard: Ints | None = None,
+    reshard: Flags | bool = True,
+) -> Gathers:
+    """Weight gathers and gradient scatters that repeat for every layer and microbatch.
+
+    Axes (tp, pp, zero_stage). ZeRO-3 gathers a layer's 16-bit weights before the forward and,
+    where they were re-sharded, before the backward pass, and scatters gradients after it; ZeRO-2
+    scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
+    """
+    rates = machine(job)
+    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
+    ranks = collectives.group(rates.levels, size, tp)
+    parameters = stage_parameters(job, tp, 1.0, np.asarray(False), np.asarray(False))
+    gather = collectives.all_gather(ranks, 2.0 * parameters)
+    scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
+    z = np.asarray(zero_stage)
+    forward = np.where(z == 3, gather, 0.0)
+    backward = np.where((z == 3) & np.asarray(reshard), gather, 0.0) + np.where(
+        z >= 2, scatter, 0.0
+    )
+    return Gathers(forward, backward)
+
+
+@dataclass(frozen=True)
+class Sync:
+    """Data-parallel traffic once a step, seconds on the wire."""
+
+    reduce: Array
+    gather: Array
+
+
+def sync_seconds(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    stage_layers: Ints,
+    *,
+    shard: Ints | None = None,
+    group: Ints | None = None,
+    ep: Ints | int = 1,
+    etp: Ints | int = 1,
+) -> Sync:
+    """Gradient reduction and weight gather of the first stage, once a step.
+
+    Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
+    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here, and the sum
+    between the replicas of a shard group (HSDP). Expert weights reduce over their own group.
+    """
+    rates, software = machine(job), job.software
+    z, pp = np.asarray(zero_stage), np.asarray(pp)
+    size = job.gpus // (np.asarray(tp) * pp) if group is None else group
+    ranks = collectives.group(rates.levels, size, tp)
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
+    layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
+    once = np.where(z >= 2, dense - layers, dense)
+    reduce = collectives.reduce_scatter(ranks, software.gradient_bytes * once)
+    all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
+    gather = collectives.all_gather(ranks, 2.0 * once)
+    if shard is not None:
+        replicas = collectives.group(rates.levels, size // shard, np.asarray(tp) * shard)
+        across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
+        reduce = reduce + np.where(z >= 2, across, 0.0)
+    total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
+    if job.model.moe is not None:
+        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
+        replicas = collectives.group(
+            rates.levels,
+            np.maximum(1, job.gpus // (pp * ep * np.asarray(etp))),
+            np.asarray(ep) * etp,
+        )
+        total_reduce = total_reduce + collectives.reduce_scatter(
+            replicas, software.gradient_bytes * experts
+        ) * np.where(z == 0, 2, 1)
+        total_gather = total_gather + np.where(
+            z == 0, 0.0, collectives.all_gather(replicas, 2.0 * experts)
+        )
+    return Sync(total_reduce, total_gather)
+
+
+def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints) -> Array:
+    """Sum of the shared table's gradient between first and last stage: axes (tp, pp)."""
+    if not job.model.tied_embeddings:
+        return np.zeros(np.broadcast(tp, pp).shape)
+    rates = machine(job)
+    link = collectives.crossing(rates.levels, job.gpus // np.asarray(pp))
+    size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
+    return np.where(np.asarray(pp) > 1, 2 * collectives.send(link, size), 0.0)
+
+
+def optimizer_seconds(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    stage_layers: Ints,
+    *,
+    shard: Ints | None = None,
+    ep: Ints | int = 1,
+    etp: Ints | int = 1,
+) -> Array:
+    """Optimizer step of the first stage: axes (tp, pp, zero_stage)."""
+    z, pp = np.asarray(zero_stage), np.asarray(pp)
+    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
+    held = dense / np.where(z >= 1, size, 1)
+    if job.model.moe is not None:
+        replicas = np.maximum(1, job.gpus // (pp * ep * np.asarray(etp)))
+        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
+        held = held + experts / np.where(z >= 1, replicas, 1)
+    return compute.optimizer_seconds(job, machine(job), held)
