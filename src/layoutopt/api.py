@@ -1,0 +1,131 @@
+"""The Python door: the same questions, options and answers as the commands."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from layoutopt.errors import RuleError
+
+if TYPE_CHECKING:
+    from typing import Unpack
+
+    from layoutopt.costmodel.job import Job
+    from layoutopt.costmodel.layout import Layout
+    from layoutopt.costmodel.results import Estimate
+    from layoutopt.inputs.options import EstimateOptions, SolveOptions
+    from layoutopt.inputs.request import SolveRequest
+    from layoutopt.report.answer import Answer, WhyNot
+    from layoutopt.validation import Validation
+
+
+def solve(**options: Unpack[SolveOptions]) -> Answer:
+    """The best layout for a model on a cluster, with the solver's proof.
+
+    Options are those of ``layoutopt solve`` in snake_case, as numbers or as text
+    (``solve(model="1T", gpus=16384)``). Raises InputError where the command exits with 2; that
+    nothing fits is an answer (status ``infeasible``), not an error.
+    """
+    return answer_solve(options, None)
+
+
+def estimate(**options: Unpack[EstimateOptions]) -> Answer:
+    """What one given layout needs and takes.
+
+    Options are those of ``layoutopt estimate``; ``layout`` is a mapping, a Layout or text.
+    Raises InputError for a layout that breaks a rule; one that does not fit is an answer whose
+    ``memory.fits`` is False.
+    """
+    return answer_estimate(options, None)
+
+
+def validate(paths: Sequence[str | Path] | str | Path) -> Validation:
+    """Predictions against the measured runs of JSON-lines files."""
+    from layoutopt.validation import validate as compare
+
+    return compare([paths] if isinstance(paths, str | Path) else list(paths))
+
+
+def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
+    """``solve`` for options from anywhere; ``-`` reads ``stdin``."""
+    from layoutopt.inputs.request import read_solve
+    from layoutopt.optimizer.search import search
+    from layoutopt.report.answer import Answer
+    from layoutopt.report.reading import read_estimate
+    from layoutopt.report.sensitivity import batch_sentence
+
+    request = read_solve(options, stdin)
+    outcome = search(request.question, request.budget)
+    plan = outcome.plan
+    explain = outcome.explain or (tuple(read_estimate(plan)) if plan else ())
+    return Answer(
+        status=outcome.status.value,
+        request=request,
+        plan=plan,
+        search=outcome.search,
+        alternatives=outcome.alternatives,
+        misses=outcome.misses,
+        explain=(*explain, batch_sentence(request.job, plan)) if plan else explain,
+        why_not=_why_not(request, plan),
+    )
+
+
+def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
+    """``estimate`` for options from anywhere; ``-`` reads ``stdin``."""
+    from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.inputs.request import read_estimate as read_request
+    from layoutopt.report.answer import Answer
+    from layoutopt.report.reading import read_estimate
+    from layoutopt.report.sensitivity import batch_sentence
+
+    request = read_request(options, stdin)
+    refuse_broken(request.job, request.layout)
+    plan = price(request.job, request.layout)
+    sentences = (*read_estimate(plan), batch_sentence(request.job, plan))
+    return Answer(status="given", request=request, plan=plan, explain=sentences)
+
+
+def refuse_broken(job: Job, layout: Layout) -> None:
+    """Raises RuleError for the first rule that ``layout`` breaks; the message holds them all."""
+    from layoutopt.costmodel.rules import broken_rules
+
+    broken = broken_rules(job, layout)
+    if broken:
+        first = broken[0]
+        value = first.value if isinstance(first.value, str | int) else str(first.value)
+        raise RuleError(
+            "; ".join(_with_nearest(rule.message, rule.nearest) for rule in broken),
+            field=first.field,
+            value=value,
+            nearest=first.nearest,
+        )
+
+
+def _with_nearest(message: str, nearest: Sequence[object]) -> str:
+    """``message`` with the nearest legal values, unless it names them itself."""
+    words = " or ".join(map(str, nearest))
+    if not nearest or all(str(value) in message for value in nearest):
+        return message
+    return f"{message} (nearest: {words})"
+
+
+def _why_not(request: SolveRequest, best: Estimate | None) -> WhyNot | None:
+    """The layout of ``--why-not`` beside the best one."""
+    from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.report.answer import WhyNot, by_part
+    from layoutopt.report.reading import compare
+
+    layout = request.why_not
+    if layout is None:
+        return None
+    if isinstance(layout, str):
+        return WhyNot(None, layout, None, None, f"It is no layout of this job: {layout}.")
+    try:
+        refuse_broken(request.job, layout)
+    except RuleError as error:
+        return WhyNot(layout, error.message, None, None, f"It breaks a rule: {error.message}.")
+    mine = price(request.job, layout)
+    if best is None:
+        return WhyNot(layout, None, mine, None, "There is no best layout to compare it with.")
+    return WhyNot(layout, None, mine, by_part(mine, best), compare(mine, best))

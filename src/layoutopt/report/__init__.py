@@ -1,0 +1,1 @@
+"""Answers for machines (JSON) and for people (tables); nothing here prints."""

@@ -1,0 +1,135 @@
+"""Estimates, layouts and searches as the JSON of schema layoutopt.plan/1."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from typing import Any
+
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
+from layoutopt.costmodel.stages import even_split
+from layoutopt.inputs.layout_text import layout_to_dict, recompute_text, stages_text
+from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
+
+FLOPS_CONVENTION = (
+    "model FLOPs: (6 x active parameters + causal attention) x tokens, recompute not counted, "
+    "over the dense peak of the precision; mfu_6nd leaves attention out; hfu counts recompute"
+)
+
+
+def layers_per_stage(layout: Layout, layers: int) -> tuple[int, ...]:
+    """The layout's own split, or the even one that None stands for."""
+    return layout.layers_per_stage or even_split(layers, layout.pp)
+
+
+def layout_json(layout: Layout, job: Job) -> dict[str, Any]:
+    """Every key of ``--layout``, and the totals: gpus and global_batch."""
+    entry = layout_to_dict(layout, layers_per_stage(layout, job.model.layers))
+    return {**entry, "gpus": layout.gpus, "global_batch": job.training.global_batch}
+
+
+def layout_line(layout: Layout) -> str:
+    """``layout`` in the words of ``--layout``; degrees of 1 and usual values are left out."""
+    parts = [f"tp={layout.tp}"]
+    parts += [f"cp={layout.cp}"] if layout.cp > 1 else []
+    parts += [f"pp={layout.pp}", f"dp={layout.dp}"]
+    parts += [
+        f"{axis}={getattr(layout, axis)}"
+        for axis in ("ep", "etp", "vpp")
+        if getattr(layout, axis) > 1
+    ]
+    parts += [f"micro_batch={layout.micro_batch}", f"microbatches={layout.microbatches}"]
+    parts += [f"zero_stage={layout.zero_stage}", f"recompute={recompute_text(layout)}"]
+    usual = Layout(schedule="interleaved" if layout.vpp > 1 else "1f1b")
+    for name in ("shard_degree", "reshard", "cp_kind", "schedule", "axis_order"):
+        if getattr(layout, name) != getattr(usual, name) and name != "schedule":
+            parts.append(f"{name}={str(getattr(layout, name)).lower()}")
+    if layout.schedule not in ("1f1b", "interleaved"):
+        parts.append(f"schedule={layout.schedule}")
+    if layout.tp > 1 and not layout.sequence_parallel:
+        parts.append("sequence_parallel=false")
+    if layout.layers_per_stage:
+        parts.append(f"layers_per_stage={stages_text(layout.layers_per_stage)}")
+    return ",".join(parts)
+
+
+def step_json(step: StepTime) -> dict[str, Any]:
+    """Seconds and rates of one step."""
+    return {
+        "time_s": step.time_s,
+        "tokens_per_s_per_gpu": step.tokens_per_s_per_gpu,
+        "tflops_per_gpu": step.tflops_per_gpu,
+        "mfu": step.mfu,
+        "mfu_6nd": step.mfu_6nd,
+        "hfu": step.hfu,
+        "flops_convention": FLOPS_CONVENTION,
+        "breakdown_s": {part: step.breakdown_s[part] for part in BREAKDOWN},
+    }
+
+
+def memory_json(memory: Memory) -> dict[str, Any]:
+    """Bytes per GPU: the worst stage's, and each listed stage's by part."""
+    worst = memory.worst
+    return {
+        "capacity_bytes": memory.capacity_bytes,
+        "usable_bytes": memory.usable_bytes,
+        "peak_bytes": worst.reserved,
+        "peak_allocated_bytes": worst.allocated,
+        "peak_moment": worst.peak_moment,
+        "fits": memory.fits,
+        "peak_stage": worst.stage,
+        "stages": [_stage_json(stage) for stage in memory.stages],
+    }
+
+
+def estimate_json(estimate: Estimate | None, job: Job) -> dict[str, Any]:
+    """layout, step, memory, checkpoint and run; all null where there is no plan."""
+    if estimate is None:
+        return dict.fromkeys(("layout", "step", "memory", "checkpoint", "run"))
+    return {
+        "layout": layout_json(estimate.layout, job),
+        "step": step_json(estimate.step),
+        "memory": memory_json(estimate.memory),
+        "checkpoint": asdict(estimate.checkpoint),
+        "run": asdict(estimate.run),
+    }
+
+
+def search_json(search: SearchReport | None) -> dict[str, Any] | None:
+    """What the solver did; null where none ran."""
+    return asdict(search) if search else None
+
+
+def alternative_json(alternative: Alternative, job: Job) -> dict[str, Any]:
+    """A layout that lost, with its figures and the reason."""
+    estimate = alternative.estimate
+    return {
+        "layout": layout_json(estimate.layout, job),
+        "step_time_s": estimate.step.time_s,
+        "wall_time_s": estimate.run.wall_time_s,
+        "cost_usd": estimate.run.cost_usd,
+        "energy_kwh": estimate.run.energy_kwh,
+        "memory": {
+            "peak_bytes": estimate.memory.worst.reserved,
+            "peak_stage": estimate.memory.worst.stage,
+        },
+        "reason": alternative.reason,
+    }
+
+
+def miss_json(miss: Miss, job: Job) -> dict[str, Any]:
+    """The layout that came nearest to a limit, by how much it missed, and what would help."""
+    return {
+        "limit": miss.limit,
+        "stage": miss.stage,
+        "over_bytes": miss.over_bytes,
+        "over_s": miss.over_s,
+        "over_usd": miss.over_usd,
+        "layout": layout_json(miss.layout, job),
+        "changes": [asdict(change) for change in miss.changes],
+    }
+
+
+def _stage_json(stage: StageMemory) -> dict[str, Any]:
+    return {**asdict(stage), "allocated": stage.allocated, "reserved": stage.reserved}

@@ -1,0 +1,197 @@
+"""The answer for people: what to run, how long it takes, where the time goes, what was assumed."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.results import BREAKDOWN, Estimate, Run
+from layoutopt.inputs.layout_text import stages_text
+from layoutopt.report.answer import Answer, WhyNot
+from layoutopt.report.console import bar, heading, render, table
+from layoutopt.report.misses import misses_part
+from layoutopt.report.plan_json import layers_per_stage, layout_line
+from layoutopt.report.reading import MEMORY_PARTS, PART_NAMES
+from layoutopt.report.uncertainty import uncertainty
+from layoutopt.units import DAY, format_bytes, format_count, format_seconds
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+
+def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) -> str:
+    """The whole report; ``assumptions`` adds the numbered ones that the figures lean on."""
+    items: list[RenderableType] = [table(_first_lines(answer))]
+    if answer.plan:
+        items += _seconds_part(answer.plan) + _memory_part(answer.plan)
+    if answer.misses:
+        items += misses_part(answer)
+    items += _sentences("Why", answer.explain)
+    items += _why_not_part(answer.why_not) + _alternatives_part(answer)
+    items += _filled_part(answer)
+    if assumptions and answer.plan:
+        items += _sentences("Assumptions", answer.plan.assumptions)
+    items += _sentences("Warnings", answer.warnings)
+    return render(items, color=color)
+
+
+def _first_lines(answer: Answer) -> list[tuple[str, str]]:
+    lines = [("Job", _job_line(answer)), *_layout_lines(answer)]
+    if answer.plan:
+        lines += _plan_lines(answer.plan)
+    return [*lines, *_proof_lines(answer)]
+
+
+def _job_line(answer: Answer) -> str:
+    job = answer.request.job
+    counts, training = count(job.model), job.training
+    active = f" ({format_count(counts.active)} active)" if counts.active < counts.total else ""
+    return (
+        f"{job.model.name}, {format_count(counts.total)} parameters{active}, on {job.gpus:,} x "
+        f"{job.cluster.gpu.name}; {training.global_batch:,} sequences of {training.seq_len:,} "
+        f"tokens a step, {training.precision}"
+    )
+
+
+def _layout_lines(answer: Answer) -> list[tuple[str, str]]:
+    if answer.plan is None:
+        reason = "none fits" if answer.status == "infeasible" else "none found in time"
+        return [("Layout", reason)]
+    layout, layers = answer.plan.layout, answer.request.job.model.layers
+    lines = [("Layout", layout_line(layout))]
+    if layout.pp > 1:
+        lines.append(("Layers", f"{stages_text(layers_per_stage(layout, layers))} over the stages"))
+    return lines
+
+
+def _plan_lines(plan: Estimate) -> list[tuple[str, str]]:
+    step, memory, save = plan.step, plan.memory, plan.checkpoint
+    fits = "" if memory.fits else ": DOES NOT FIT"
+    return [
+        (
+            "Step",
+            f"{format_seconds(step.time_s)}, {step.tokens_per_s_per_gpu:,.0f} tokens/s/GPU, "
+            f"{step.tflops_per_gpu:,.0f} TFLOP/s/GPU, MFU {step.mfu:.1%}, HFU {step.hfu:.1%}",
+        ),
+        ("Run", _run_line(plan.run)),
+        (
+            "Memory",
+            f"{format_bytes(memory.worst.reserved)} of {format_bytes(memory.usable_bytes)} usable "
+            f"on the worst stage ({memory.worst.stage}){fits}",
+        ),
+        (
+            "Checkpoint",
+            f"every {save.interval_steps:,} steps ({format_seconds(save.interval_s)}): "
+            f"{format_bytes(save.bytes, binary=False)}, written in {format_seconds(save.write_s)}",
+        ),
+    ]
+
+
+def _run_line(run: Run) -> str:
+    price = f", ${format_count(round(run.cost_usd))}" if run.cost_usd is not None else ""
+    energy = f", {run.energy_kwh / 1e3:,.0f} MWh" if run.energy_kwh is not None else ""
+    return (
+        f"{format_count(run.tokens)} tokens in {run.wall_time_s / DAY:,.1f} days "
+        f"({run.ideal_s / DAY:,.1f} without failures and checkpoints){price}{energy}"
+    )
+
+
+def _proof_lines(answer: Answer) -> list[tuple[str, str]]:
+    lines = []
+    if answer.search is not None:
+        lines.append(("Proof", _proof_line(answer)))
+    residual = uncertainty()
+    share = residual["step_time_rel"]
+    band = f"step time +/- {share:.0%}, " if share is not None else ""
+    return [*lines, ("Uncertainty", f"{band}{residual['basis']}")]
+
+
+def _proof_line(answer: Answer) -> str:
+    search = answer.search
+    if search is None:
+        return ""
+    legal = f"{search.candidates:,} legal layouts, {search.wall_s:.2f} s"
+    if answer.status == "optimal":
+        return f"optimal for {search.objective}: no other layout is better ({legal})"
+    if answer.status == "infeasible":
+        return f"infeasible: no layout meets the limits ({legal})"
+    gap = f", gap at most {search.gap:.1%}" if search.gap is not None else ""
+    if answer.status == "feasible":
+        return f"time limit: best so far{gap}; another try may answer differently ({legal})"
+    return f"time limit: neither a layout nor a proof ({legal})"
+
+
+def _seconds_part(plan: Estimate) -> list[RenderableType]:
+    total = plan.step.time_s
+    rows = [
+        (PART_NAMES[part], f"{seconds:.4g}", f"{seconds / total:.1%}", bar(seconds / total))
+        for part in BREAKDOWN
+        if (seconds := plan.step.breakdown_s[part]) > 0
+    ]
+    header = ("Where the step goes", "seconds", "share", "")
+    return ["", table(rows, header, right=(1, 2))]
+
+
+def _memory_part(plan: Estimate) -> list[RenderableType]:
+    worst, usable = plan.memory.worst, plan.memory.usable_bytes
+    rows = [
+        (part, f"{size / 2**30:.2f}", f"{size / usable:.1%}", bar(size / usable))
+        for part in MEMORY_PARTS
+        if (size := getattr(worst, part)) > 0
+    ]
+    title = f"Memory of stage {worst.stage} ({worst.layers} layers)"
+    return ["", table(rows, (title, "GiB", "of usable", ""), right=(1, 2))]
+
+
+def _sentences(title: str, sentences: tuple[str, ...]) -> list[RenderableType]:
+    if not sentences:
+        return []
+    return [heading(title), table([("-", sentence) for sentence in sentences])]
+
+
+def _why_not_part(why_not: WhyNot | None) -> list[RenderableType]:
+    if why_not is None:
+        return []
+    name = f" {layout_line(why_not.layout)}" if why_not.layout else ""
+    items: list[RenderableType] = [heading(f"Why not{name}?"), table([("-", why_not.sentence)])]
+    if why_not.by_part_s:
+        rows = [
+            (PART_NAMES[part], f"{seconds:+.4g}")
+            for part, seconds in why_not.by_part_s.items()
+            if abs(seconds) > 0
+        ]
+        items.append(table(rows, ("against the best, by part", "seconds"), right=(1,)))
+    return items
+
+
+def _alternatives_part(answer: Answer) -> list[RenderableType]:
+    if not answer.alternatives:
+        return []
+    rows = [
+        (
+            layout_line(one.estimate.layout),
+            format_seconds(one.estimate.step.time_s),
+            f"{one.estimate.memory.worst.reserved / 2**30:.1f}",
+            one.reason,
+        )
+        for one in answer.alternatives
+    ]
+    return ["", table(rows, ("Next best", "step", "GiB", "why it loses"), right=(1, 2))]
+
+
+def _filled_part(answer: Answer) -> list[RenderableType]:
+    rows = [
+        (
+            entry.option.replace("_", "-") if "." not in entry.option else entry.option,
+            _value_text(entry.value),
+            entry.reason,
+        )
+        for entry in answer.request.filled
+    ]
+    return ["", table(rows, ("Filled in", "value", "why"))] if rows else []
+
+
+def _value_text(value: object) -> str:
+    if isinstance(value, bool) or not isinstance(value, int):
+        return str(value)
+    return format_count(value)
