@@ -1,0 +1,241 @@
+"""From a record to a job and a layout: what is taken, what is filled, what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from layoutopt.costmodel.defaults import default_layout_values, likely_chunks
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.software import Software, software
+from layoutopt.validation.cases import Case, Incomplete, attention_kernel, case_of
+from tests.validation.builders import record, row
+
+MEGATRON = Software(name="megatron-test", framework="megatron", describes="a test")
+DEEPSPEED = Software(
+    name="deepspeed-test", framework="deepspeed", describes="a test", default_zero_stage=3
+)
+TORCHTITAN = Software(
+    name="torchtitan-test", framework="torchtitan", describes="a test", default_zero_stage=3
+)
+
+
+def case(tmp_path: Path, **sections: Any) -> Case:
+    return case_of(record(tmp_path, row(**sections)))
+
+
+def missing(tmp_path: Path, **sections: Any) -> str:
+    with pytest.raises(Incomplete) as caught:
+        case(tmp_path, **sections)
+    return str(caught.value)
+
+
+def test_a_complete_record_is_taken_as_it_stands(tmp_path: Path) -> None:
+    found = case(tmp_path)
+    assert found.layout == Layout(tp=2, pp=2, dp=2, microbatches=32)
+    assert found.job.gpus == 8
+    assert found.job.model.layers == 32
+    assert found.job.training.tokens == 4096 * 64
+    assert found.job.cluster.gpu.name == "a100-sxm-80gb"
+    assert found.job.cluster.gpus_per_node == 8
+    assert not [word for word in found.filled if word.startswith("layout")]
+    assert found.left_out == {}
+
+
+def test_the_network_of_the_record_is_used(tmp_path: Path) -> None:
+    """200 Gbit/s are 25e9 bytes/s, one way, on the level that leaves the node."""
+    outermost = case(tmp_path).job.cluster.levels[-1]
+    assert outermost.bytes_per_s_per_gpu_one_way == 25e9
+
+
+@pytest.mark.parametrize(
+    ("section", "key"),
+    [
+        ("hardware", "gpus"),
+        ("hardware", "gpu"),
+        ("training", "seq_len"),
+        ("training", "global_batch"),
+        ("model", "layers"),
+    ],
+)
+def test_what_cannot_be_filled_is_named(tmp_path: Path, section: str, key: str) -> None:
+    assert missing(tmp_path, **{section: {key: None}})
+
+
+def test_an_unknown_gpu_is_not_scored(tmp_path: Path) -> None:
+    assert "abacus" in missing(tmp_path, hardware={"gpu": "abacus"})
+
+
+def test_a_layout_that_does_not_multiply_out_prints_the_product(tmp_path: Path) -> None:
+    words = missing(tmp_path, layout={"dp": 3})
+    assert "tp 2 x cp 1 x pp 2 x dp 3 = 12 GPUs" in words
+    assert "the run had 8" in words
+
+
+def test_one_missing_degree_follows_from_the_others(tmp_path: Path) -> None:
+    found = case(tmp_path, layout={"cp": None})
+    assert found.layout.cp == 1
+    assert any(word.startswith("layout.cp = 1") for word in found.filled)
+
+
+def test_two_missing_degrees_are_not_guessed(tmp_path: Path) -> None:
+    assert "layout.tp, layout.dp" in missing(tmp_path, layout={"tp": None, "dp": None})
+
+
+def test_a_batch_that_no_microbatch_divides_is_not_scored(tmp_path: Path) -> None:
+    words = missing(tmp_path, training={"global_batch": 62, "micro_batch": 4})
+    assert "62 is not a multiple of dp 2 x micro_batch 4" in words
+
+
+def test_gaps_are_filled_and_listed(tmp_path: Path) -> None:
+    found = case(
+        tmp_path,
+        training={"micro_batch": None, "precision": None},
+        layout={"zero_stage": None, "recompute": None, "sequence_parallel": None},
+    )
+    defaults = default_layout_values(found.job.software, tp=2, pp=2)
+    assert found.layout.micro_batch == defaults.micro_batch
+    assert found.layout.zero_stage == defaults.zero_stage
+    assert found.layout.recompute == defaults.recompute
+    assert found.layout.sequence_parallel == defaults.sequence_parallel
+    for key in ("micro_batch", "precision", "zero_stage", "recompute", "sequence_parallel"):
+        assert any(f".{key} = " in word for word in found.filled), key
+
+
+def test_a_v100_without_precision_ran_fp16(tmp_path: Path) -> None:
+    found = case(tmp_path, hardware={"gpu": "v100-sxm2-32gb"}, training={"precision": None})
+    assert found.job.training.precision == "fp16"
+
+
+def test_an_unknown_precision_is_not_scored(tmp_path: Path) -> None:
+    assert "int3" in missing(tmp_path, training={"precision": "int3"})
+
+
+def test_experts_without_their_split_are_not_scored(tmp_path: Path) -> None:
+    experts = {"experts": 8, "top_k": 2, "expert_ffn": 11008, "moe_layers": 32, "params": None}
+    assert "layout.ep" in missing(tmp_path, model=experts, layout={"ep": None})
+
+
+def test_expert_tensor_parallelism_comes_from_the_notes(tmp_path: Path) -> None:
+    experts = {"experts": 8, "top_k": 2, "expert_ffn": 11008, "moe_layers": 32, "params": None}
+    entry = row(model=experts, layout={"ep": 2})
+    entry["notes"] = "CI golden values; expert TP: 2; attention backend: unfused"
+    assert case_of(record(tmp_path, entry)).layout.etp == 2
+    entry["notes"] = None
+    assert case_of(record(tmp_path, entry)).layout.etp == 1
+
+
+def test_memory_of_the_last_rank_is_noticed(tmp_path: Path) -> None:
+    entry = row()
+    entry["notes"] = "memory of the rank that writes the log (the last one), torch allocated only"
+    assert case_of(record(tmp_path, entry)).memory_of_last_stage
+    assert not case(tmp_path).memory_of_last_stage
+
+
+@pytest.mark.parametrize(
+    ("given", "taken"),
+    [("1F1B", "1f1b"), ("1F1B-I", "interleaved"), ("ZB-1p", "zb-h1"), ("ZB-2p", "zbv")],
+)
+def test_schedules_by_their_published_names(tmp_path: Path, given: str, taken: str) -> None:
+    assert case(tmp_path, layout={"schedule": given}).layout.schedule == taken
+
+
+def test_an_unknown_schedule_is_not_scored(tmp_path: Path) -> None:
+    assert "chimera" in missing(tmp_path, layout={"schedule": "chimera"})
+
+
+@pytest.mark.parametrize(
+    ("kernel", "flash", "default", "taken"),
+    [
+        ("torch", None, "flash2", "unfused"),
+        ("megatron_fused_softmax", None, "flash2", "fused_softmax"),
+        ("flash_attention_1.0.8", True, "flash2", "flash1"),
+        ("flash_attention_2", True, "flash3", "flash2"),
+        ("flash_attention_2+rmsnorm_kernel", True, "flash3", "flash2"),
+        ("flash_attention", None, "fused_softmax", "flash2"),
+        ("flash_attention", None, "flash3", None),
+        (None, None, "flash2", None),
+        (None, True, "flash2", None),
+        (None, True, "fused_softmax", "flash2"),
+        (None, False, "flash2", "fused_softmax"),
+        (None, False, "fused_softmax", None),
+    ],
+)
+def test_attention_kernels(
+    kernel: str | None, flash: bool | None, default: Any, taken: str | None
+) -> None:
+    profile = MEGATRON.model_copy(update={"attention_kernel": default})
+    assert attention_kernel(kernel, flash, profile) == taken
+
+
+def test_the_norm_kernel_is_fused_only_where_the_record_names_it(tmp_path: Path) -> None:
+    def fused(kernel: str | None) -> bool | None:
+        return case(tmp_path, training={"kernel": kernel}).job.training.fused_norm
+
+    assert fused("flash_attention_2+rmsnorm_kernel") is True
+    assert fused("flash_attention_2") is False
+    assert fused(None) is None
+
+
+@pytest.mark.parametrize(
+    ("sections", "figures"),
+    [
+        ({"training": {"task": "lora"}}, {"time", "memory", "fit"}),
+        ({"training": {"optimizer": "muon"}}, {"time", "memory", "fit"}),
+        ({"training": {"optimizer": "AdamW"}}, set()),
+        ({"layout": {"offload": "optimizer"}}, {"time", "memory", "fit"}),
+        ({"layout": {"offload": "none"}}, set()),
+        ({"measured": {"use": {"time": False, "why": "too small"}}}, {"time"}),
+        ({"measured": {"use": {"time": True}}}, set()),
+    ],
+)
+def test_what_the_summaries_leave_out(
+    tmp_path: Path, sections: dict[str, Any], figures: set[str]
+) -> None:
+    found = case(tmp_path, **sections)
+    assert set(found.left_out) == figures
+    assert all(found.left_out.values())
+
+
+def test_a_calibration_replaces_the_profile(tmp_path: Path) -> None:
+    def slower(profile: Software) -> Software:
+        return profile.model_copy(update={"compute_factor": 9.0})
+
+    found = case_of(record(tmp_path, row()), slower)
+    assert found.job.software.compute_factor == 9.0
+    assert software(found.job.software.name).compute_factor != 9.0
+
+
+def test_deepspeed_refuses_sharded_gradients_with_a_pipeline() -> None:
+    assert default_layout_values(DEEPSPEED, tp=1, pp=1).zero_stage == 3
+    assert default_layout_values(DEEPSPEED, tp=1, pp=2).zero_stage == 1
+
+
+def test_fsdp_keeps_gathered_weights_in_a_pipeline() -> None:
+    assert default_layout_values(TORCHTITAN, tp=1, pp=1).reshard
+    assert not default_layout_values(TORCHTITAN, tp=1, pp=2).reshard
+    assert default_layout_values(MEGATRON, tp=1, pp=2).reshard
+
+
+def test_sequence_parallelism_needs_tensor_parallelism() -> None:
+    assert not default_layout_values(MEGATRON, tp=1, pp=1).sequence_parallel
+    assert default_layout_values(MEGATRON, tp=2, pp=1).sequence_parallel
+
+
+@pytest.mark.parametrize(
+    ("profile", "layers", "pp", "microbatches", "chunks"),
+    [
+        (MEGATRON, 96, 1, 8, 1),
+        (MEGATRON, 96, 12, 24, 8),
+        (MEGATRON, 96, 12, 25, 1),  # pp must divide the microbatches
+        (MEGATRON, 126, 16, 16, 1),  # layers do not divide
+        (DEEPSPEED, 96, 12, 24, 1),
+        (TORCHTITAN, 126, 8, 8, 2),
+    ],
+)
+def test_likely_chunks(
+    profile: Software, layers: int, pp: int, microbatches: int, chunks: int
+) -> None:
+    assert likely_chunks(profile, layers=layers, pp=pp, microbatches=microbatches) == chunks
