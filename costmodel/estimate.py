@@ -82,21 +82,27 @@ def _memory(job: Job, layout: Layout, axes: Axes, stages: Stages) -> Memory:
     def row(values: Ints) -> list[int]:
         return [int(v) * KIB for v in np.broadcast_to(values, stages.layers.shape)[0]]
 
-    columns = zip(
-        stages.index[0].tolist(),
-        stages.layers[0].tolist(),
-        row(parts.state.weights),
-        row(parts.state.gradients),
-        row(parts.state.optimizer),
-        row(parts.activations),
-        row(parts.logits),
-        row(parts.state.buffers),
-        row(reserve),
-        strict=True,
+    names = ("weights", "gradients", "optimizer", "activations", "logits", "buffers", "reserve")
+    state = parts.state
+    values = (
+        state.weights,
+        state.gradients,
+        state.optimizer,
+        parts.activations,
+        parts.logits,
+        state.buffers,
+        reserve,
     )
+    columns = dict(zip(names, map(row, values), strict=True))
+    layers = stages.layers[0].tolist()
     listed = tuple(
-        StageMemory(*values, peak_moment=_moment(layout, stage=values[0], logits=values[6]))
-        for values in columns
+        StageMemory(
+            stage=stage,
+            layers=layers[stage],
+            **{name: column[stage] for name, column in columns.items()},
+            peak_moment=_moment(layout, stage, columns["logits"][stage]),
+        )
+        for stage in range(len(layers))
     )
     largest = memory.largest_allocation_kib(job)
     return Memory(

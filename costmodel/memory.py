@@ -272,7 +272,7 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     logits stand instead of a layer's gradients.
     """
 
-    def wide(values: Ints | Flags) -> Ints:
+    def wide(values: Ints) -> Ints:
         return np.asarray(values)[..., None]
 
     state = state_kib(

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from layoutopt.costmodel import terms
-from layoutopt.costmodel.axes import Array, Axes, Ints
+from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import bubble_scale, pipeline_seconds
 from layoutopt.costmodel.stages import Stages
@@ -26,7 +26,8 @@ class StepParts:
     @property
     def total(self) -> Array:
         """The step time."""
-        return np.sum(np.stack(list(self.parts.values())), axis=0)
+        total: Array = np.sum(np.stack(list(self.parts.values())), axis=0)
+        return total
 
 
 def exposed(wire: Array, window: Array, share: float) -> Array:
@@ -34,7 +35,8 @@ def exposed(wire: Array, window: Array, share: float) -> Array:
 
     At most ``share`` of it can hide, and no more than the window: max((1 - share) w, w - window).
     """
-    return np.maximum((1 - share) * wire, wire - window)
+    left: Array = np.maximum((1 - share) * wire, wire - window)
+    return left
 
 
 def jitter(gpus: int) -> float:
@@ -78,10 +80,11 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
     piped = pipeline_seconds(slowest, everything, axes.pp, axes.vpp, axes.microbatches)
     bubble = (piped - no_wait) * bubble_scale(axes.schedule)
 
-    def at_worst(values: Ints) -> Array:
+    def at_worst(values: Ints | Flags) -> Array:
         rows = np.broadcast_to(values, stage.shape)
         picked = np.take_along_axis(rows, worst[..., None], -1)[..., 0]
-        return axes.microbatches * picked.astype(float)
+        count: Array = axes.microbatches * picked.astype(float)
+        return count
 
     layers = at_worst(stages.layers)
     end_work = at_worst(stages.first) * ends.embedding + at_worst(stages.last) * ends.head

@@ -221,7 +221,8 @@ def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, las
 def expert_parameters(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
     """Routed experts' parameters of ``layers`` average layers on one GPU."""
     counts = count(job.model)
-    return layers * counts.expert_total / counts.layers / (ep * np.asarray(etp))
+    held: Array = layers * counts.expert_total / counts.layers / (ep * np.asarray(etp))
+    return held
 
 
 @dataclass(frozen=True)
@@ -307,7 +308,7 @@ def sync_seconds(
         replicas = collectives.group(
             rates.levels,
             np.maximum(1, job.gpus // (pp * ep * np.asarray(etp))),
-            np.asarray(ep) * etp,
+            np.asarray(ep * np.asarray(etp), dtype=np.int64),
         )
         total_reduce = total_reduce + collectives.reduce_scatter(
             replicas, software.gradient_bytes * experts
