@@ -7,6 +7,21 @@ from typing import Annotated
 from pydantic import BaseModel, ConfigDict, Field
 
 PRECISIONS = ("bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32")
+ARCHITECTURES = (
+    "volta",
+    "ampere",
+    "ada",
+    "hopper",
+    "blackwell",
+    "cdna2",
+    "cdna3",
+    "cdna4",
+    "gaudi",
+    "tpu",
+)
+"""Whose efficiency curves apply to a device."""
+MAX_GPUS = 10_000_000
+"""More than any machine has; the size of a level that spans a cluster of open size."""
 
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
@@ -20,12 +35,11 @@ class Frozen(BaseModel):
 
 
 class Gpu(Frozen):
-    """One accelerator as its datasheet states it. Sources of each figure: catalog.gpu_sources."""
+    """One accelerator as its datasheet states it. Sources of each figure: catalog.gpu_facts."""
 
     name: str
     architecture: str
-    """volta, ampere, ada, hopper, blackwell, cdna2, cdna3, cdna4, gaudi, tpu: whose efficiencies
-    apply."""
+    """One of ARCHITECTURES: whose efficiencies apply."""
     memory_bytes: Count
     """Bytes a device reports (the datasheet's GB are taken as GiB where HBM is sold that way)."""
     memory_bytes_per_s: Positive
@@ -40,6 +54,20 @@ class Gpu(Frozen):
     scaleout_bytes_per_s_one_way: Positive | None = None
     """Usual network adapter share, per GPU, one direction."""
     watts: Positive | None = None
+    """Thermal design power of the device."""
+    link_kind: str = "link"
+    """Scale-up link in words: NVLink 4, xGMI, PCIe 5 x16, ICI 3D torus."""
+    gpus_per_node: Count = 8
+    """GPUs in the usual server (host)."""
+    node_watts_per_gpu: Positive | None = None
+    """Rated maximum of the usual server, divided by its GPUs."""
+    usd_per_gpu_hour: NonNegative | None = None
+    """Median of the on-demand prices in data/instances."""
+
+    @property
+    def rack_scale(self) -> bool:
+        """The scale-up link leaves the server, as in an NVL72 rack or a TPU pod."""
+        return self.link_domain_gpus > self.gpus_per_node
 
     def peak(self, precision: str) -> float:
         """Dense FLOP/s for ``precision``; falls back to the next wider type it has.
@@ -85,6 +113,14 @@ class Storage(Frozen):
     read_bytes_per_s: Positive | None = None
 
 
+class Filled(Frozen):
+    """A figure of a cluster that nobody gave: what was taken, and why."""
+
+    option: str
+    value: str
+    reason: str
+
+
 class Cluster(Frozen):
     """A machine to train on. ``levels`` run from inner to outer; the last one spans the cluster."""
 
@@ -99,3 +135,57 @@ class Cluster(Frozen):
     usd_per_gpu_hour: NonNegative | None = None
     watts_per_gpu: Positive | None = None
     source: str | None = None
+    filled: tuple[Filled, ...] = ()
+    """Defaults that were taken, in the order of the fields."""
+
+
+class Figure(Frozen):
+    """One figure of a profile as it is shown: ``number`` is in SI units, ``value`` as written."""
+
+    field: str
+    value: str
+    number: float
+    unit: str
+    per: str
+    """Owner and direction: "per GPU, one direction"."""
+    source: str | None
+    """None in a user's own file alone."""
+
+
+class Curve(Frozen):
+    """A measured collective, as the file holds it."""
+
+    what: str
+    bus_bytes_per_s: tuple[tuple[int | None, float], ...]
+    """(message bytes, bus bandwidth); None: a large message of unstated size."""
+    seconds: tuple[tuple[int, float], ...] = ()
+    """(message bytes, time of the whole collective)."""
+    source: str
+
+
+class GpuFacts(Frozen):
+    """All that is known of a GPU, for display."""
+
+    gpu: Gpu
+    title: str
+    figures: tuple[Figure, ...]
+    curves: tuple[Curve, ...] = ()
+    notes: str | None = None
+
+
+class Instance(Frozen):
+    """A cloud machine, or a provider's price of one GPU where it names no machine."""
+
+    name: str
+    provider: str
+    instance: str | None
+    """As the provider calls it; None: a price per GPU."""
+    gpu: str
+    gpus_per_node: Count
+    network: str | None = None
+    node_bytes_per_s_one_way: Positive | None = None
+    """All adapters of a node together, one direction."""
+    usd_per_hour: NonNegative | None = None
+    usd_per_gpu_hour: NonNegative | None = None
+    figures: tuple[Figure, ...] = ()
+    notes: str | None = None

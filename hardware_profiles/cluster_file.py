@@ -1,0 +1,227 @@
+"""A user's own machine, from about twenty lines of YAML (hardware_profiles/README.md)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from layoutopt.errors import InputError
+from layoutopt.hardware_profiles import catalog, reading
+from layoutopt.hardware_profiles.defaults import (
+    defaults,
+    latency_key,
+    price_of,
+    read_storage,
+    scale_out_level,
+    scale_up_levels,
+    watts_of,
+)
+from layoutopt.hardware_profiles.gpu_file import read_gpu
+from layoutopt.hardware_profiles.reading import Fields
+from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Level, Storage
+
+_LATER = ("pools", "switches")
+
+
+def read_cluster(data: dict[str, Any], where: str) -> Cluster:
+    """The cluster that ``data`` describes; figures it leaves out are listed in ``filled``."""
+    fields = Fields(data, where)
+    for key in _LATER:
+        if key in data:
+            raise fields.error(key, "is not read by this version: one GPU type, no switch map")
+    filled: list[Filled] = []
+    name = fields.text("name") or where
+    levels = fields.items("levels")
+    gpu = _gpu(fields, levels)
+    per_node = _gpus_per_node(fields, gpu, filled)
+    nodes = _count(fields, "nodes")
+    source = fields.text("source")
+    if isinstance(data.get("gpu"), dict):
+        gpu = gpu.model_copy(update={"gpus_per_node": per_node})
+    cluster = Cluster(
+        name=name,
+        gpu=gpu,
+        gpus_per_node=per_node,
+        nodes=nodes,
+        levels=_levels(fields, levels, gpu, per_node, nodes, filled),
+        storage=_storage(fields, filled),
+        failures_per_gpu_hour=_failures(fields, filled),
+        usd_per_gpu_hour=_own_or(
+            fields, "usd_per_gpu_hour", reading.GPU_PRICE, price_of(gpu), filled
+        ),
+        watts_per_gpu=_own_or(fields, "watts_per_gpu", reading.PLAIN_WATTS, watts_of(gpu), filled),
+        source=source,
+        filled=tuple(filled),
+    )
+    fields.done()
+    return cluster
+
+
+def _gpu(fields: Fields, levels: list[Fields]) -> Gpu:
+    """A GPU of the catalogue by name, or a new one whose link is the innermost level's."""
+    given = fields.take("gpu", required=True)
+    if isinstance(given, str):
+        try:
+            return catalog.find_gpu(given)[0]
+        except InputError as error:
+            raise fields.error("gpu", error.message, error.nearest, given) from None
+    inner = fields.mapping("gpu")
+    if inner is None:
+        raise fields.error("gpu", "is missing")
+    return read_gpu(inner, inner_level=_innermost(levels)).gpu
+
+
+def _innermost(levels: list[Fields]) -> tuple[int, float] | None:
+    """Size and bandwidth of the first level, read ahead of the levels themselves."""
+    if not levels:
+        return None
+    first = Fields(levels[0].data, levels[0].where, levels[0].path)
+    size = first.figure("gpus", reading.COUNT, required=len(levels) > 1)
+    rate = first.figure("bandwidth_per_gpu_one_way", reading.ADAPTER, required=True)
+    return int(size or 1), float(rate or 0.0)
+
+
+def _gpus_per_node(fields: Fields, gpu: Gpu, filled: list[Filled]) -> int:
+    given = _count(fields, "gpus_per_node")
+    if given is not None:
+        return given
+    reason = f"usual server of {gpu.name}"
+    filled.append(Filled(option="gpus_per_node", value=str(gpu.gpus_per_node), reason=reason))
+    return gpu.gpus_per_node
+
+
+def _count(fields: Fields, key: str) -> int | None:
+    value = fields.figure(key, reading.COUNT)
+    return None if value is None else int(value)
+
+
+def _levels(
+    fields: Fields,
+    given: list[Fields],
+    gpu: Gpu,
+    per_node: int,
+    nodes: int | None,
+    filled: list[Filled],
+) -> tuple[Level, ...]:
+    total = nodes * per_node if nodes else MAX_GPUS
+    if not given:
+        inner = scale_up_levels(gpu, per_node, gpu.link_domain_gpus)
+        outer = scale_out_level(gpu, max(total, inner[-1].gpus))
+        value = ", ".join(level.name for level in (*inner, outer))
+        reason = f"usual links of {gpu.name}"
+        filled.append(Filled(option="levels", value=value, reason=reason))
+        return (*inner, outer)
+    levels = [
+        _level(one, n, total if n == len(given) - 1 else None, gpu, filled)
+        for n, one in enumerate(given)
+    ]
+    _check_sizes(fields, levels, per_node, nodes)
+    return tuple(levels)
+
+
+def _level(fields: Fields, n: int, spans: int | None, gpu: Gpu, filled: list[Filled]) -> Level:
+    """One level; ``spans`` is the size of the last one where the file leaves it out."""
+    name = fields.text("name") or f"level{n}"
+    size = fields.figure("gpus", reading.COUNT, required=spans is None)
+    rate = fields.figure("bandwidth_per_gpu_one_way", reading.ADAPTER, required=True)
+    latency = fields.figure("latency", reading.LATENCY)
+    if latency is None:
+        key = "network" if n else _latency_row(gpu)
+        latency = defaults().latency_s[key]
+        filled.append(defaults().filled(f"levels.{name}.latency", f"latency.{key}"))
+    factor = fields.figure("oversubscription", reading.OVERSUBSCRIPTION)
+    fields.done()
+    return Level(
+        name=name,
+        gpus=int(size or spans or 1),
+        bytes_per_s_per_gpu_one_way=float(rate or 0.0),
+        latency_s=float(latency),
+        oversubscription=float(factor or 1.0),
+    )
+
+
+def _latency_row(gpu: Gpu) -> str:
+    """The row of the latency table for the innermost level."""
+    return "network" if gpu.link_domain_gpus == 1 else latency_key(gpu.link_kind)
+
+
+def _check_sizes(fields: Fields, levels: list[Level], per_node: int, nodes: int | None) -> None:
+    """Levels grow outwards, hold whole inner ones, agree with the node, and span the cluster."""
+    for n in range(1, len(levels)):
+        inner, outer = levels[n - 1], levels[n]
+        if outer.gpus < inner.gpus:
+            raise fields.error(
+                f"levels[{n}].gpus",
+                f"is {outer.gpus}, less than the {inner.gpus} of {inner.name}: "
+                "levels run from inner to outer",
+                value=outer.gpus,
+            )
+        # The last level may end in a part of an inner one (a cluster of odd size).
+        if n < len(levels) - 1 and outer.gpus % inner.gpus:
+            low = outer.gpus // inner.gpus * inner.gpus
+            raise fields.error(
+                f"levels[{n}].gpus",
+                f"is {outer.gpus}, not a multiple of the {inner.gpus} of {inner.name}; "
+                f"nearest: {low}, {low + inner.gpus}",
+                (low, low + inner.gpus),
+                outer.gpus,
+            )
+    _check_node(fields, levels, per_node)
+    total = nodes * per_node if nodes else None
+    if total is not None and levels[-1].gpus < total:
+        raise fields.error(
+            f"levels[{len(levels) - 1}].gpus",
+            f"is {levels[-1].gpus}, but {nodes} nodes x {per_node} GPUs = {total}: "
+            "the last level spans the cluster",
+            (total,),
+            levels[-1].gpus,
+        )
+
+
+def _check_node(fields: Fields, levels: list[Level], per_node: int) -> None:
+    """A node is whole inside a level, or whole levels are inside a node."""
+    for n, level in enumerate(levels[:-1]):
+        if level.gpus % per_node and per_node % level.gpus:
+            raise fields.error(
+                f"levels[{n}].gpus",
+                f"is {level.gpus}, which neither divides nor is a multiple of "
+                f"gpus_per_node {per_node}",
+                (per_node,),
+                level.gpus,
+            )
+
+
+def _storage(fields: Fields, filled: list[Filled]) -> Storage:
+    known = defaults()
+    given = fields.mapping("storage")
+    if given is None:
+        filled.append(known.filled("storage.write", "storage.write"))
+    if given is None or not given.has("write_per_node"):
+        filled.append(known.filled("storage.write_per_node", "storage.write_per_node"))
+    if given is None:
+        return known.storage
+    return read_storage(given, known.storage.write_bytes_per_s_per_node)
+
+
+def _failures(fields: Fields, filled: list[Filled]) -> float:
+    given = fields.figure("failures_per_gpu_hour", reading.FAILURES)
+    if given is not None:
+        return float(given)
+    filled.append(defaults().filled("failures_per_gpu_hour", "failures_per_gpu_hour"))
+    return defaults().failures_per_gpu_hour
+
+
+def _own_or(
+    fields: Fields,
+    key: str,
+    kind: reading.Kind,
+    usual: tuple[float | None, Filled | None],
+    filled: list[Filled],
+) -> float | None:
+    """The file's own figure, else the GPU's usual one, which is listed as filled in."""
+    given = fields.figure(key, kind)
+    if given is not None:
+        return float(given)
+    value, note = usual
+    if note is not None:
+        filled.append(note)
+    return value
