@@ -6,6 +6,7 @@ import json
 import math
 from dataclasses import replace
 from importlib import resources
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,9 +25,12 @@ from layoutopt.costmodel.checkpoint import (
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.model import Model
+from layoutopt.costmodel.reliability import best_interval_steps, job_mtbf_s, overheads
 from layoutopt.costmodel.software import Software
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.schema import Cluster, Gpu, Level, Storage
+
+PAGE = Path(__file__).parents[2] / "docs" / "reliability.md"
 
 GPU = Gpu(
     name="test-gpu",
@@ -206,3 +210,35 @@ def test_llama_3s_effective_time_is_over_nine_tenths() -> None:
     question = job(gpus=16384, storage=storage, failures_per_gpu_hour=rate)
     _, run = run_plan(question, 5.0, write, write, int(405e9 * 14))
     assert 0.90 < 1 - run.overhead_share < 0.95
+
+
+def _rows(after: str) -> list[list[str]]:
+    """Cells of the page's table under a heading."""
+    table = PAGE.read_text("utf-8").split(f"## {after}\n")[1].split("\n## ")[0]
+    lines = [line for line in table.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+def test_the_page_states_the_defaults() -> None:
+    stated = {row[0]: row[1] for row in _rows("Defaults that decide")}
+    assert stated["detection"] == f"{Recovery().detect_s:.1f} s"
+    assert stated["restart, loading aside"] == f"{Recovery().restart_s:.0f} s"
+    assert stated["planned stops per failure"] == f"{Recovery().planned_per_failure:.3f}"
+    assert stated["stall of a background save"] == f"{module.ASYNC_STALL_S} s"
+
+
+def test_the_page_shows_what_the_functions_give() -> None:
+    """The table of storages: 405.85 B parameters, 16,384 GPUs, steps of 5 s, a long run."""
+    recovery, steps = Recovery(), 10**6
+    mtbf = job_mtbf_s(419 / (54 * 24 * 16384), 16384)
+    rows = _rows("What the storage is worth")
+    assert len(rows) == 5
+    for storage, write_shown, saves, k_shown, *shares in rows:
+        write = 14 * 405.853e9 / (float(storage.removesuffix(" GB/s")) * 1e9)
+        stall = write if saves == "synchronous" else min(write, module.ASYNC_STALL_S)
+        restart = recovery.detect_s + recovery.restart_s + write
+        k = int(best_interval_steps(5.0, steps, write, stall, mtbf))
+        run = overheads(5.0, steps, k, write, stall, mtbf, restart, recovery.planned_per_failure)
+        parts = [100 * x / float(run.wall_s) for x in run.by_cause().values()]
+        assert (write_shown, k_shown) == (f"{write:.1f}", str(k))
+        assert shares == [f"{part:.2f}" for part in [*parts, sum(parts)]], storage
