@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from importlib import resources
 from typing import Any
@@ -114,6 +115,11 @@ def nearest_names(text: str, most: int = 5) -> tuple[str, ...]:
     wanted, spellings = simplify(text.split("/")[-1]), _spellings()
     close = difflib.get_close_matches(wanted, list(spellings), n=3 * most, cutoff=0.5)
     return tuple(dict.fromkeys(spellings[spelling] for spelling in close))[:most]
+
+
+def closest(text: str, among: Iterable[str]) -> tuple[str, ...]:
+    """Up to three of ``among`` that look like ``text``, best first."""
+    return tuple(difflib.get_close_matches(text, list(among), n=3, cutoff=0.6))
 
 
 def unknown(text: str) -> InputError:

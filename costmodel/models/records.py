@@ -74,7 +74,7 @@ class _Given:
 
     def fill(self, key: str, value: Any, why: str) -> Any:
         """``value``, noted as filled in."""
-        self.filled.append(f"model.{key} {value}: {why}")
+        self.filled.append(f"{key} {value}: {why}")
         return value
 
 
@@ -87,7 +87,7 @@ def record_model(stated: Mapping[str, Any]) -> tuple[Model | None, list[str]]:
     given = _Given(stated)
     gaps = [key for key in ("layers", "hidden", "heads") if given.whole(key) is None]
     if gaps:
-        return None, [f"model.{key} is not stated" for key in gaps]
+        return None, [f"{key} is not stated" for key in gaps]
     try:
         model = check_model(_assemble(given), "record")
     except InputError as error:
