@@ -23,10 +23,14 @@ def read_machine(
     given = options.get("cluster")
     if given is None:
         gpus = _needed(gpus)
-        return _cluster_of_gpu(options.get("gpu"), gpus, notebook), gpus
-    cluster = given if isinstance(given, Cluster) else load_cluster(str(given), stdin)
-    _refuse_other_gpu(options.get("gpu"), cluster)
-    return cluster, _fitting(gpus, cluster, notebook)
+        cluster = _cluster_of_gpu(options.get("gpu"), gpus, notebook)
+    else:
+        cluster = given if isinstance(given, Cluster) else load_cluster(str(given), stdin)
+        _refuse_other_gpu(options.get("gpu"), cluster)
+        gpus = _fitting(gpus, cluster, notebook)
+    for entry in cluster.filled:
+        notebook.fill(f"cluster.{entry.option}", entry.value, entry.reason)
+    return cluster, gpus
 
 
 def _read_gpus(value: object) -> int | None:

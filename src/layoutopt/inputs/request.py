@@ -260,6 +260,6 @@ def _asked(question: Question, budget: Budget) -> dict[str, Any]:
 
 def _machine(cluster: Cluster) -> dict[str, Any]:
     """The cluster's figures; the GPU's own stand under ``gpu_figures``."""
-    figures = cluster.model_dump()
+    figures = cluster.model_dump(mode="json", exclude={"filled"})
     gpu = cast("dict[str, Any]", figures.pop("gpu"))
     return {**figures, "gpu": gpu["name"], "gpu_figures": gpu}

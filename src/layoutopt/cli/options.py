@@ -1,0 +1,63 @@
+"""Options that commands share. Values stay text here: layoutopt.inputs reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+from layoutopt.errors import InputError
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def text_option(*names: str, help: str, metavar: str) -> Callable[[F], F]:
+    """An option with one value; given twice with two values it is refused, naming both."""
+
+    def once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+        if len(set(values)) > 1:
+            raise InputError(
+                f"{names[0]} is given twice: {values[0]} and {values[1]}",
+                field=param.name,
+                value=values[1],
+                nearest=(values[0],),
+            )
+        return values[0] if values else None
+
+    return click.option(*names, multiple=True, callback=once, help=help, metavar=metavar)
+
+
+def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
+    """Several decorators as one, the first on top."""
+
+    def apply(function: F) -> F:
+        for decorate in reversed(decorators):
+            function = decorate(function)
+        return function
+
+    return apply
+
+
+job_options = stack(
+    text_option(
+        "--model",
+        metavar="M",
+        help="Catalogue name, size (405B), config.json, YAML file, or - for standard input.",
+    ),
+    text_option("--gpus", metavar="N", help="GPUs to use: exactly so many."),
+    text_option("--gpu", metavar="NAME", help="GPU type, in its usual nodes. [h100-sxm-80gb]"),
+    text_option("--cluster", metavar="NAME|FILE", help="Cluster instead of --gpu; - for stdin."),
+    text_option("--seq-len", metavar="TOKENS", help="Sequence length. [8192 or the model's most]"),
+    text_option(
+        "--global-batch", metavar="N", help="Sequences per step. [by model size, see the answer]"
+    ),
+    text_option("--tokens", metavar="N", help="Tokens of the run. [20 per active parameter]"),
+    text_option("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, fp32. [bf16]"),
+    text_option("--framework", metavar="NAME", help="Whose rules and overlap apply. [generic]"),
+)
+
+json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
+explain_option = click.option(
+    "--explain", "assumptions", is_flag=True, help="Also print the assumptions leaned on."
+)

@@ -1,0 +1,49 @@
+"""layoutopt solve"""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import click
+
+from layoutopt.cli.options import explain_option, job_options, json_option, text_option
+from layoutopt.cli.output import wants_color, write
+
+
+@click.command("solve", short_help="The best layout, with proof and explanation.")
+@job_options
+@click.option("--fix", multiple=True, metavar="A=N,...", help="Fix axes, as in tp=8,pp=16.")
+@click.option("--limit", multiple=True, metavar="'A<=N'", help="Limit axes, as in 'tp<=8'.")
+@text_option("--objective", metavar="O", help="What is least: time, cost or energy. [time]")
+@text_option("--deadline", metavar="TIME", help="Longest wall time of the run, as in 30d.")
+@text_option("--budget", metavar="USD", help="Most the run may cost, as in 2.5M.")
+@text_option("--top", metavar="K", help="How many alternatives to show. [3]")
+@text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")
+@text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")
+@text_option("--workers", metavar="N", help="Threads of the search; the answer is the same. [2]")
+@explain_option
+@json_option
+def command(as_json: bool, assumptions: bool, **options: Any) -> int:
+    """The layout of a training run that takes the least time, with the solver's proof.
+
+    \b
+    layoutopt solve --model 1T --gpus 16384
+    layoutopt solve --model 405B --gpus 6000 --global-batch 1500 --json
+
+    Defaults that are filled in are shown in the answer, each with its reason.
+    """
+    from layoutopt.api import answer_solve
+
+    for name in ("fix", "limit"):
+        options[name] = options[name] or None
+    answer = answer_solve(options, sys.stdin)
+    if as_json:
+        from layoutopt.report.guard import dumps
+
+        write(dumps(answer.to_dict()))
+    else:
+        from layoutopt.report.table import as_table
+
+        write(as_table(answer, color=wants_color(), assumptions=assumptions))
+    return answer.exit_code
