@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+import math
+import reprlib
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NoReturn
 
 from layoutopt.costmodel.model import Model
@@ -27,15 +29,32 @@ def refuse(
     file: str, field: str, value: object, why: str, nearest: Iterable[object] = ()
 ) -> NoReturn:
     """Raises ProfileError: the file, the field, the value, what is wrong with it."""
-    shown = repr(value)
-    shown = shown if len(shown) <= 60 else shown[:57] + "..."
     raise ProfileError(
-        f"{file}: {field} is {shown}, {why}", field=field, value=value, nearest=tuple(nearest)
+        f"{file}: {field} is {brief(value)}, {why}",
+        field=field,
+        value=plain(value),
+        nearest=tuple(nearest),
     )
 
 
-def missing(file: str, field: str, known: Iterable[str], also: Iterable[str] = ()) -> NoReturn:
+def plain(value: object) -> object:
+    """``value`` as an error may carry it into JSON: short, flat and finite, else its text."""
+    flat = isinstance(value, bool | int | str | None) or (
+        isinstance(value, float) and math.isfinite(value)
+    )
+    return value if flat and len(str(value)) <= 80 else brief(value)
+
+
+def brief(value: object) -> str:
+    """``value`` in at most 80 characters, however large or nested it is."""
+    text = "null" if value is None else reprlib.repr(value)
+    return text if len(text) <= 80 else text[:77] + "..."
+
+
+def missing(file: str, field: str, known: Collection[str], also: Iterable[str] = ()) -> NoReturn:
     """Raises ProfileError for a key that has to be there; names look-alikes among ``known``."""
+    if field in known:
+        refuse(file, field, None, "but a model cannot do without it")
     close = difflib.get_close_matches(field, list(known), n=3, cutoff=0.75)
     others = [name for name in also if name != field]
     hint = f" (or {', '.join(others)})" if others else ""
@@ -71,7 +90,7 @@ def check_model(model: Model, file: str, names: Mapping[str, str] | None = None)
     if model.heads % model.kv_heads:
         field = called.get("kv_heads", "kv_heads")
         why = f"which does not divide the {model.heads} heads"
-        refuse(file, field, model.kv_heads, why, _divisors_near(model.heads, model.kv_heads))
+        refuse(file, field, model.kv_heads, why, divisors_near(model.heads, model.kv_heads))
     if model.global_layers is not None:
         a_count(
             file, called.get("global_layers", "global_layers"), model.global_layers, 0, model.layers
@@ -102,8 +121,8 @@ def _check_latent(model: Model, file: str) -> None:
             a_count(file, f"mla.{field}", value, low, LIMITS["hidden"])
 
 
-def _divisors_near(number: int, wanted: int) -> list[int]:
-    """The nearest divisors of ``number`` (at most 100,000) below and above ``wanted``."""
+def divisors_near(number: int, wanted: int) -> list[int]:
+    """The nearest divisors of ``number`` (at most a million) below and above ``wanted``."""
     divisors = [d for d in range(1, number + 1) if number % d == 0]
     below = [d for d in divisors if d < wanted][-1:]
     return below + [d for d in divisors if d > wanted][:1]

@@ -226,3 +226,6 @@ HYBRID_KEYS = (
     "linear_num_value_heads", "full_attention_interval", "layers_block_type", "attn_layer_period",
 )  # fmt: skip
 """Keys of state-space and linear-attention layers."""
+
+ATTENTION_KINDS = ("full_attention", "sliding_attention", "chunked_attention")
+"""What ``layer_types`` may name; anything else is another kind of layer."""

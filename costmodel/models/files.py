@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from layoutopt.costmodel.model import Mla, Model, Moe
 from layoutopt.costmodel.models.catalog import closest
-from layoutopt.costmodel.models.checks import check_model, refuse
+from layoutopt.costmodel.models.checks import brief, check_model, plain, refuse
 from layoutopt.costmodel.models.huggingface import HEADS, HIDDEN, LAYERS, NESTED, imported
 from layoutopt.costmodel.models.sizes import find_model
 from layoutopt.errors import InputError, ProfileError
@@ -23,6 +23,7 @@ MAX_BYTES = 2**20
 """No published config.json is near this size; reading stops here."""
 STDIN = "standard input"
 SUFFIXES = (".json", ".yaml", ".yml")
+_PARTS: dict[str, type[Moe] | type[Mla]] = {"moe": Moe, "mla": Mla}
 _NOISE = ("config", "model", "params")
 """File names that say nothing: the folder's is taken."""
 
@@ -124,8 +125,7 @@ def _neighbours(path: Path) -> tuple[str, ...]:
 def _parse(text: str, path: str, where: str) -> dict[str, Any]:
     """The keys of a file: JSON where it is named so or starts like it, else YAML."""
     if not (path.lower().endswith(".json") or text.lstrip().startswith(("{", "["))):
-        _refuse_depth(text, where)
-        return parse_yaml(text, where)
+        return _parse_yaml(text, where)
     try:
         data = json.loads(text, object_pairs_hook=_no_twice, parse_constant=_no_constant)
     except json.JSONDecodeError as error:
@@ -134,25 +134,36 @@ def _parse(text: str, path: str, where: str) -> dict[str, Any]:
         ) from None
     except RecursionError:
         raise _error(f"{where} cannot be read: it is nested too deeply", where) from None
+    except _TwiceError as error:
+        raise ProfileError(f"{where}: {error}", field=error.key) from None
     except ValueError as error:
         raise _error(f"{where}: {error}", where) from None
     if not isinstance(data, dict):
-        kind = "a list" if isinstance(data, list) else f"{data!r:.40}"
+        kind = "a list" if isinstance(data, list) else brief(data)
         raise _error(f"{where} holds {kind}; an object with the keys of a model is needed", where)
     return data
 
 
-def _refuse_depth(text: str, where: str) -> None:
-    """Refuses what would exhaust the stack of a YAML reader: a model is two levels deep."""
-    if text.count("[") + text.count("{") > 2_000 or re.search(r"(- ){100}|^ {2000}", text, re.M):
-        raise _error(f"{where} cannot be read: it is nested too deeply", where)
+def _parse_yaml(text: str, where: str) -> dict[str, Any]:
+    try:
+        return parse_yaml(text, where)
+    except ProfileError as error:
+        if error.field is None:
+            raise _error(error.message, where) from None
+        raise
+
+
+class _TwiceError(ValueError):
+    def __init__(self, key: str, first: object, second: object) -> None:
+        self.key = key
+        super().__init__(f"the key {key} stands twice ({brief(first)} and {brief(second)})")
 
 
 def _no_twice(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     seen: dict[str, Any] = {}
     for key, value in pairs:
         if key in seen:
-            raise ValueError(f"the key {key} stands twice ({seen[key]!r:.40} and {value!r:.40})")
+            raise _TwiceError(key, seen[key], value)
         seen[key] = value
     return seen
 
@@ -193,6 +204,7 @@ def _own(data: dict[str, Any], where: str, name: str) -> Model:
                     field=f"{prefix}{key}",
                     nearest=near or tuple(known),
                 )
+            _refuse_nested(where, prefix, key, keys[key])
     try:
         model = Model.model_validate_json(
             json.dumps({"name": name, "source": where, **_llama_defaults(data), **data}),
@@ -203,16 +215,22 @@ def _own(data: dict[str, Any], where: str, name: str) -> Model:
     return check_model(model, where)
 
 
-def _levels(data: dict[str, Any], where: str) -> Iterator[tuple[str, list[str], list[str]]]:
+def _levels(data: dict[str, Any], where: str) -> Iterator[tuple[str, list[str], dict[str, Any]]]:
     """Prefix, known fields and given keys of the model and of its nested parts."""
-    yield "", list(Model.model_fields), list(data)
-    for part, kind in (("moe", Moe), ("mla", Mla)):
+    yield "", list(Model.model_fields), data
+    for part, kind in _PARTS.items():
         inner = data.get(part)
         if inner is None:
             continue
         if not isinstance(inner, dict):
             refuse(where, part, inner, "not a set of keys", tuple(kind.model_fields))
-        yield f"{part}.", list(kind.model_fields), list(inner)
+        yield f"{part}.", list(kind.model_fields), inner
+
+
+def _refuse_nested(where: str, prefix: str, key: str, value: object) -> None:
+    """Lists and sets of keys where one figure belongs (YAML aliases can make them huge)."""
+    if isinstance(value, list) or (isinstance(value, dict) and (prefix or key not in _PARTS)):
+        refuse(where, f"{prefix}{key}", value, "not one figure or word")
 
 
 def _llama_defaults(data: dict[str, Any]) -> dict[str, Any]:
@@ -239,8 +257,8 @@ def _first_fault(error: Exception, where: str) -> ProfileError:
     if fault["type"] == "missing":
         return ProfileError(f"{where}: no key {field}", field=field, nearest=(field,))
     value = fault.get("input")
-    message = f"{where}: {field} is {value!r:.60}: {fault['msg'].lower()}"
-    return ProfileError(message, field=field, value=value, nearest=_legal(fault))
+    message = f"{where}: {field} is {brief(value)}: {fault['msg'].lower()}"
+    return ProfileError(message, field=field, value=plain(value), nearest=_legal(fault))
 
 
 def _legal(fault: Any) -> tuple[object, ...]:
@@ -253,4 +271,4 @@ def _legal(fault: Any) -> tuple[object, ...]:
     value = fault.get("input")
     if fault["type"] == "int_type" and isinstance(value, str) and value.isdecimal():
         return (int(value[:18]),)
-    return ()
+    return (1,) if fault["type"] == "int_type" else ()

@@ -7,8 +7,21 @@ from dataclasses import replace
 from typing import Any
 
 from layoutopt.costmodel.model import Mla, Model, Moe
-from layoutopt.costmodel.models.checks import LIMITS, a_count, check_model, missing, refuse
-from layoutopt.costmodel.models.families import FAMILIES, HYBRID_KEYS, NOT_GATED, Family
+from layoutopt.costmodel.models.checks import (
+    LIMITS,
+    a_count,
+    check_model,
+    divisors_near,
+    missing,
+    refuse,
+)
+from layoutopt.costmodel.models.families import (
+    ATTENTION_KINDS,
+    FAMILIES,
+    HYBRID_KEYS,
+    NOT_GATED,
+    Family,
+)
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
@@ -146,6 +159,11 @@ def _family(config: Mapping[str, Any], file: str) -> tuple[Family, str | None]:
     if hybrid:
         why = "a key of state-space or linear-attention layers, which are not modelled"
         refuse(file, hybrid[0], config[hybrid[0]], why)
+    kinds = config.get("layer_types")
+    strange = [k for k in kinds if k not in ATTENTION_KINDS] if isinstance(kinds, list) else []
+    if strange:
+        why = "a kind of layer that is not modelled"
+        refuse(file, "layer_types", strange[0], why, ATTENTION_KINDS)
     if model_type in FAMILIES:
         return _adapted(FAMILIES[model_type], config, file), None
     gated = config.get("hidden_act") not in NOT_GATED
@@ -194,7 +212,7 @@ def _head_dim(keys: Keys, hidden: int, heads: int) -> int:
     if hidden % heads:
         name = keys.find(*HEADS)[0]
         why = f"which does not divide {keys.find(*HIDDEN)[0]} {hidden}, and there is no head_dim"
-        refuse(keys.file, name, heads, why)
+        refuse(keys.file, name, heads, why, divisors_near(hidden, heads))
     return hidden // heads
 
 
