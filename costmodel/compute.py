@@ -44,14 +44,16 @@ def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate
     """One linear layer, (rows x inner) @ (inner x columns), forward and backward.
 
     Backward is two products of the same size; the weight gradient is accumulated in place, which
-    reads and writes ``accumulate`` bytes a weight, every microbatch.
+    reads and writes ``accumulate`` bytes a weight, every microbatch. 8- and 4-bit products
+    quantise their input forward and the output's gradient backward.
     """
     flops = 2.0 * rows * inner * columns / machine.gemm_flops_per_s
     operands = rows * inner + inner * columns + rows * columns
     traffic = machine.gemm_bytes * operands / machine.memory_bytes_per_s
     once = flops + traffic + machine.gap_s
     grads = 2.0 * accumulate * inner * columns / machine.memory_bytes_per_s
-    return Seconds(once, 2 * once + grads)
+    cast = machine.reach.cast_bytes / machine.memory_bytes_per_s if machine.gemm_bytes < 2 else 0.0
+    return Seconds(once + cast * rows * inner, 2 * once + grads + cast * rows * columns)
 
 
 def linear_layers(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
@@ -92,9 +94,8 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
 
     Flash kernels: causal FLOPs 2 s^2 (d_qk + d_v) / 2 a head forward, 2.5 times that backward
     (Dao 2023, section 3.1), at the architecture's rates. Other kernels compute the full square
-    and move it through memory: 13 bytes a score forward where scale, mask and softmax are one
-    kernel, 30 where they are not; backward twice that (counted from the kernels of Megatron-LM
-    2021 and of torch: scores, mask, softmax, dropout, cast).
+    and move it through memory, where scale, mask and softmax are one kernel less often than where
+    they are not; backward twice that.
     """
     model, seq = job.model, float(job.training.seq_len)
     heads = model.heads / tp
@@ -107,10 +108,12 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
         forward = flops / machine.attention_forward_flops_per_s
         backward = 2.5 * flops / machine.attention_backward_flops_per_s
         return Seconds(forward + machine.gap_s, backward + 2 * machine.gap_s)
-    bytes_a_score = 13.0 if kernel == "fused_softmax" else 30.0
+    fused = kernel == "fused_softmax"
+    reach = machine.reach
+    bytes_a_score = reach.fused_score_bytes if fused else reach.unfused_score_bytes
     flops = 2 * pairs * (score_dim + value_dim) / machine.gemm16_flops_per_s
     traffic = pairs * bytes_a_score / machine.memory_bytes_per_s
-    gaps = (4 if kernel == "fused_softmax" else 9) * machine.gap_s
+    gaps = (4 if fused else 9) * machine.gap_s
     return Seconds(flops + traffic + gaps, 2 * (flops + traffic + gaps))
 
 
@@ -136,19 +139,20 @@ def mean_context(job: Job) -> float:
 def elementwise(job: Job, machine: Machine, tokens: Array, tp: Ints, sp: Flags) -> Seconds:
     """Norms, residuals, rotary, activation function of one dense layer: bound by memory.
 
-    Bytes a token forward: a fused norm reads and writes the hidden state (4h), an unfused one
-    passes over it in fp32 several times (28h); a residual sum 6h; rotary 4 (q + k); the activation
+    Bytes a token forward: a fused norm reads and writes the hidden state, an unfused one passes
+    over it in fp32 several times; a residual sum 6h; rotary 4 (q + k); the activation
     reads its inputs and writes its output. Backward moves twice as much.
     """
     model = job.model
-    norm = 4.0 if fused_norm(job) else 28.0
+    fused = fused_norm(job)
+    norm = machine.reach.norm_bytes if fused else machine.reach.unfused_norm_bytes
     hidden_share = np.where(sp, tp, 1)
     norms = model.norms_per_layer * norm * model.hidden / hidden_share
     residuals = 2 * 6.0 * model.hidden / hidden_share
     rotary = 4.0 * (model.q_width + model.kv_width) / tp
     activation = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
     seconds = tokens * (norms + residuals + rotary + activation) / machine.memory_bytes_per_s
-    kernels = model.norms_per_layer * (1 if fused_norm(job) else 5) + 4
+    kernels = model.norms_per_layer * (1 if fused else 5) + 4
     forward = seconds + kernels * machine.gap_s
     return Seconds(forward, 2 * forward)
 
@@ -203,7 +207,7 @@ def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Arr
 def host_floor(job: Job, machine: Machine) -> Seconds:
     """Least seconds of one layer, set by launching its kernels (about 20 forward, 40 backward)."""
     kernels = 20.0 if fused_norm(job) else 32.0
-    seconds = np.asarray(kernels * machine.launch_s)
+    seconds = np.asarray(kernels * machine.reach.launch_s)
     return Seconds(seconds, 2 * seconds)
 
 

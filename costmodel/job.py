@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from layoutopt.costmodel.efficiency import Efficiency
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.software import Software
 from layoutopt.costmodel.training import Training
@@ -19,3 +20,5 @@ class Job:
     training: Training
     software: Software
     gpus: int
+    efficiency: Efficiency | None = None
+    """A site's own figures; None: the shipped row of the GPU's architecture."""

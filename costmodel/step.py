@@ -9,12 +9,9 @@ import numpy as np
 from layoutopt.costmodel import terms
 from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.pipeline import bubble_scale, pipeline_seconds
 from layoutopt.costmodel.stages import Stages
-
-JITTER_PER_DOUBLING = 0.004
-"""Share of the step that stragglers and jitter take for every doubling of GPUs beyond a node (A8).
-benchmarks/fit_time.py fits it."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +36,9 @@ def exposed(wire: Array, window: Array, share: float) -> Array:
     return left
 
 
-def jitter(gpus: int) -> float:
-    """Relative time that jitter adds on ``gpus`` GPUs (A8)."""
-    return JITTER_PER_DOUBLING * float(np.log2(max(1.0, gpus / 8)))
+def jitter(job: Job) -> float:
+    """Relative time that stragglers and jitter add on the job's GPUs (A8)."""
+    return machine(job).reach.jitter * float(np.log2(max(1.0, job.gpus / 8)))
 
 
 def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
@@ -104,7 +101,7 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
     parts = {name: np.broadcast_to(value, shape) for name, value in parts.items()}
     host = axes.microbatches * job.software.microbatch_overhead_s + job.software.step_overhead_s
     known = np.sum(np.stack(list(parts.values())), axis=0) + host
-    parts["other"] = host + jitter(job.gpus) * known
+    parts["other"] = host + jitter(job) * known
     return StepParts(parts)
 
 

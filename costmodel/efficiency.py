@@ -1,0 +1,80 @@
+"""What kernels and links reach of their datasheet peaks: fitted figures, kept as data.
+
+`data/efficiency.yaml` has a row per GPU architecture and a block of figures that all share; its
+head says on which records and when `benchmarks/fit_time.py` fitted them.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from layoutopt.costmodel.model import Frozen
+
+
+class Efficiency(Frozen):
+    """Shares of peaks that an architecture's kernels and links reach, and costs of its kernels."""
+
+    architecture: str
+    gemm16: float
+    """Large bf16/fp16 matrix products, share of the dense 16-bit peak."""
+    gemm8: float
+    """The same in fp8, share of the fp8 peak."""
+    gemm4: float
+    attention_forward: float
+    """FlashAttention 2 at head width 128, causal FLOPs, share of the 16-bit peak."""
+    attention_backward: float
+    memory: float
+    """Streaming kernels, share of memory bandwidth."""
+    scaleup: float
+    """Bus bandwidth of large collectives, share of the scale-up link's one-way rate."""
+    scaleout: float
+    """The same for network adapters."""
+    watts: float
+    """Power limit at which the architecture's SXM part reaches its rates."""
+    launch_s: float
+    """Host seconds to launch one kernel."""
+    gap_s: float
+    """Device seconds between two kernels (drain, fill, tail)."""
+
+    # Shared by all architectures.
+    jitter: float
+    """Share of a step that stragglers take for each doubling of GPUs beyond a node (A8)."""
+    norm_bytes: float
+    """Bytes a fused norm moves per element, forward."""
+    unfused_norm_bytes: float
+    """The same for a norm written in the framework's own operators, in fp32."""
+    fused_score_bytes: float
+    """Bytes a score moves, forward, where scale, mask and softmax are one kernel."""
+    unfused_score_bytes: float
+    """The same where they are not."""
+    flash1_speed: float
+    """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
+    flash3_speed: float
+    """FlashAttention 3 over 2 (Shah 2024, arXiv 2407.08608, figure 5)."""
+    head_dim_half: float
+    """Attention rate falls as d / (d + this) with the head width d."""
+    cast_bytes: float
+    """Bytes moved per operand element to quantise it for an 8- or 4-bit product."""
+    power_exponent: float
+    """Rates follow the power limit to this power: P ~ f V^2 with V ~ f gives 1/3 (A12)."""
+
+
+@lru_cache(maxsize=1)
+def efficiencies() -> dict[str, Efficiency]:
+    """The shipped efficiencies by architecture."""
+    path = resources.files("layoutopt.costmodel").joinpath("data/efficiency.yaml")
+    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    table: dict[str, Any] = yaml.load(path.read_text("utf-8"), Loader=loader)
+    return {
+        row["architecture"]: Efficiency(**table["shared"], **row) for row in table["architectures"]
+    }
+
+
+def efficiency_of(architecture: str) -> Efficiency:
+    """The row of ``architecture``; an unknown one is taken as hopper (A9)."""
+    table = efficiencies()
+    return table.get(architecture, table["hopper"])
