@@ -71,10 +71,8 @@ class Software(Frozen):
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Software]:
     text = resources.files("layoutopt.costmodel").joinpath("data/software.yaml").read_text("utf-8")
-    rows: list[dict[str, Any]] = yaml.load(
-        text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader)
-    )
-    return {row["name"]: Software(**row) for row in rows}
+    table: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+    return {row["name"]: Software(**row) for row in table["profiles"]}
 
 
 def software_names() -> tuple[str, ...]:
