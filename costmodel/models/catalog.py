@@ -64,6 +64,11 @@ def stated_params(name: str) -> int | None:
     return value
 
 
+def published_facts() -> tuple[dict[str, Any], ...]:
+    """Rows whose parameters were counted in the published implementation, with the counts."""
+    return tuple(row for row in _rows().values() if "counted_by" in row)
+
+
 def simplify(text: str) -> str:
     """Letters and digits alone, lower case: what two spellings of a name have in common."""
     return re.sub(r"[^a-z0-9]+", "", text.lower())
