@@ -49,7 +49,7 @@ def hardware_page(found: GpuFacts | Instance, *, color: bool = False) -> str:
     title = f"{found.name}: {found.gpus_per_node} x {found.gpu}, {found.provider}"
     network = [f"network: {found.network}"] if found.network else []
     notes = [found.notes] if found.notes else []
-    return render([title, *network, "", _figures(found.figures), *notes], color=color)
+    return render([title, *network, "", *_figures(found.figures), *notes], color=color)
 
 
 def hardware_json(found: GpuFacts | Instance) -> dict[str, Any]:
@@ -94,15 +94,22 @@ def _machine_row(machine: Instance) -> tuple[str, ...]:
 
 
 def _gpu_items(facts: GpuFacts) -> list[Any]:
-    items: list[Any] = [f"{facts.gpu.name}: {facts.title}", "", _figures(facts.figures)]
+    items: list[Any] = [f"{facts.gpu.name}: {facts.title}", "", *_figures(facts.figures)]
     for curve in facts.curves:
         items += [heading(f"Measured: {curve.what}"), _curve(curve), f"source: {curve.source}"]
     return [*items, *([heading("Notes"), facts.notes] if facts.notes else [])]
 
 
-def _figures(figures: Sequence[Figure]) -> Any:
-    rows = [(one.field, one.value, one.per, one.source or "yours") for one in figures]
-    return table(rows, ("figure", "value", "of what", "source"), right=(1,))
+def _figures(figures: Sequence[Figure]) -> list[Any]:
+    """Each figure with the number of its source, then the sources, each once."""
+    sources = list(dict.fromkeys(one.source or "yours" for one in figures))
+    rows = [
+        (one.field, one.value, one.per, f"[{sources.index(one.source or 'yours') + 1}]")
+        for one in figures
+    ]
+    listed = [(f"[{number}]", source) for number, source in enumerate(sources, 1)]
+    figures_table = table(rows, ("figure", "value", "of what", "source"), right=(1,))
+    return [figures_table, heading("Sources"), table(listed)]
 
 
 def _curve(curve: Curve) -> Any:

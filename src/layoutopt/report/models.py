@@ -31,7 +31,8 @@ def model_page(model: Model, note: str | None = None, *, color: bool = False) ->
     shape = [
         (name, str(value))
         for name, value in model.model_dump(exclude={"name", "source", "moe", "mla"}).items()
-        if value not in (None, False, 0, "none")
+        if value not in (None, False, 0, "none", ())
+        and (name != "local_kind" or model.sliding_window is not None)
     ]
     nested = [
         (f"{kind}.{name}", str(value))

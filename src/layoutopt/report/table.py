@@ -180,18 +180,23 @@ def _alternatives_part(answer: Answer) -> list[RenderableType]:
 
 
 def _filled_part(answer: Answer) -> list[RenderableType]:
-    rows = [
-        (
-            entry.option.replace("_", "-") if "." not in entry.option else entry.option,
-            _value_text(entry.value),
-            entry.reason,
-        )
-        for entry in answer.request.filled
-    ]
+    """What was filled in; options with one value and one reason share a line."""
+    shared: dict[tuple[str, str], list[str]] = {}
+    for entry in answer.request.filled:
+        shared.setdefault((_value_text(entry.value), entry.reason), []).append(entry.option)
+    rows = [(_options_text(names), *rest) for rest, names in shared.items()]
     return ["", table(rows, ("Filled in", "value", "why"))] if rows else []
+
+
+def _options_text(names: list[str]) -> str:
+    """``layout.ep, etp, vpp``: the part before the dot once."""
+    head, dot, _ = names[0].rpartition(".")
+    if any(name.rpartition(".")[:2] != (head, dot) for name in names):
+        return ", ".join(names)
+    return f"{head}{dot}{', '.join(name.rpartition('.')[2] for name in names)}"
 
 
 def _value_text(value: object) -> str:
     if isinstance(value, bool) or not isinstance(value, int):
-        return str(value)
+        return str(value).lower() if isinstance(value, bool) else str(value)
     return format_count(value)
