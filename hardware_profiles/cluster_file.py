@@ -146,6 +146,7 @@ def _latency_row(gpu: Gpu) -> str:
 
 def _check_sizes(fields: Fields, levels: list[Level], per_node: int, nodes: int | None) -> None:
     """Levels grow outwards, hold whole inner ones, agree with the node, and span the cluster."""
+    _check_node(fields, levels, per_node)
     for n in range(1, len(levels)):
         inner, outer = levels[n - 1], levels[n]
         if outer.gpus < inner.gpus:
@@ -165,7 +166,6 @@ def _check_sizes(fields: Fields, levels: list[Level], per_node: int, nodes: int 
                 (low, low + inner.gpus),
                 outer.gpus,
             )
-    _check_node(fields, levels, per_node)
     total = nodes * per_node if nodes else None
     if total is not None and levels[-1].gpus < total:
         raise fields.error(
@@ -181,11 +181,13 @@ def _check_node(fields: Fields, levels: list[Level], per_node: int) -> None:
     """A node is whole inside a level, or whole levels are inside a node."""
     for n, level in enumerate(levels[:-1]):
         if level.gpus % per_node and per_node % level.gpus:
+            low = level.gpus // per_node * per_node or per_node
+            near = tuple(sorted({low, low + per_node}))
             raise fields.error(
                 f"levels[{n}].gpus",
                 f"is {level.gpus}, which neither divides nor is a multiple of "
-                f"gpus_per_node {per_node}",
-                (per_node,),
+                f"gpus_per_node {per_node}; nearest: {', '.join(map(str, near))}",
+                near,
                 level.gpus,
             )
 

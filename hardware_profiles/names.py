@@ -6,9 +6,11 @@ import re
 from dataclasses import dataclass
 
 _NOISE = frozenset(
-    ("nvidia", "amd", "intel", "google", "habana", "instinct", "tesla", "geforce", "tensor")
-    + ("core", "gpu", "gpus", "accelerator", "oam", "hgx", "dgx", "hbm2", "hbm3", "hbm3e")
-    + ("cloud", "labs", "slice", "podslice")
+    re.findall(
+        r"\w+",
+        "nvidia amd intel google habana instinct tesla geforce tensor core gpu gpus accelerator "
+        "oam hgx dgx hbm2 hbm3 hbm3e cloud labs slice podslice",
+    )
 )
 """Words that tell no device of the catalogue from another."""
 

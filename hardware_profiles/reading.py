@@ -176,9 +176,11 @@ class Fields:
     ) -> ProfileError:
         """The refusal, with file and field in front."""
         path = self._path(key)
-        shown = value if isinstance(value, (int, float, str, type(None))) else reprlib.repr(value)
         return ProfileError(
-            f"{self.where}: {path} {message}", field=path, value=shown, nearest=tuple(nearest)
+            f"{self.where}: {path} {message}",
+            field=path,
+            value=_presentable(value),
+            nearest=tuple(nearest),
         )
 
     def _number(self, key: str, value: Any, kind: Kind) -> float | int:
@@ -206,7 +208,8 @@ class Fields:
         return value, "; ".join([self.sources.get(name, name), *remarks])
 
     def _path(self, key: str) -> str:
-        return f"{self.path}.{key}" if self.path else key
+        shown = key if len(key) <= 60 else key[:60] + "..."
+        return f"{self.path}.{shown}" if self.path else shown
 
 
 def whole(value: Any) -> int:
@@ -214,7 +217,7 @@ def whole(value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int):
         raise ValueError(f"{_a(value)}, but a whole number is needed")
     if not 1 <= value <= MAX_GPUS:
-        raise ValueError(f"{reprlib.repr(value)} is not between 1 and {MAX_GPUS:,}")
+        raise ValueError(f"{_REPR.repr(value)} is not between 1 and {MAX_GPUS:,}")
     return value
 
 
@@ -227,7 +230,7 @@ def plain(value: Any) -> float:
     if isinstance(value, bool) or not isinstance(value, (int, float)):
         raise ValueError(f"{_a(value)}, but a number is needed")
     if not 0 <= value < 1e12 or not math.isfinite(value):
-        raise ValueError(f"{reprlib.repr(value)} is not a number between 0 and 1e12")
+        raise ValueError(f"{_REPR.repr(value)} is not a number between 0 and 1e12")
     return float(value)
 
 
@@ -303,6 +306,19 @@ class _Loader(_Base):  # type: ignore[misc]
         return result
 
 
+_REPR = reprlib.Repr()
+_REPR.maxlevel = 2  # YAML anchors fold gigabytes into a line; unfolded two levels deep at most
+
+
+def _presentable(value: object) -> object:
+    """A value that may stand in a message or in JSON: short, and no NaN or infinity."""
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, (int, float)) and abs(value) < 1e18:
+        return value
+    return value if isinstance(value, str) and len(value) <= 200 else _REPR.repr(value)[:200]
+
+
 def _too_large(where: str) -> ProfileError:
     return ProfileError(f"{where} is larger than {MAX_BYTES // 2**20} MiB", field="cluster")
 
@@ -316,4 +332,4 @@ def _a(value: object) -> str:
     for kind, word in ((bool, "true or false"), (dict, "a mapping"), (list, "a list")):
         if isinstance(value, kind):
             return word
-    return f"{reprlib.repr(value)}"
+    return f"{_REPR.repr(value)}"

@@ -141,7 +141,7 @@ def format_count(number: int) -> str:
 
 
 def format_bytes(number: float, *, binary: bool = True) -> str:
-    """Memory as ``"79.6 GiB"``; with ``binary=False`` links, disks, checkpoints as ``"13.8 TB"``."""
+    """Memory as ``"79.6 GiB"``; ``binary=False``: links, disks, checkpoints as ``"13.8 TB"``."""
     base, units = (1024, ("B", "KiB", "MiB", "GiB", "TiB", "PiB"))
     if not binary:
         base, units = (1000, ("B", "kB", "MB", "GB", "TB", "PB"))
