@@ -27,6 +27,8 @@ class Efficiency(Frozen):
     attention_forward: float
     """FlashAttention 2 at head width 128, causal FLOPs, share of the 16-bit peak."""
     attention_backward: float
+    flash3_speed: float
+    """FlashAttention 3 or cuDNN over FlashAttention 2 (Shah 2024, arXiv 2407.08608, figure 5)."""
     memory: float
     """Streaming kernels, share of memory bandwidth."""
     scaleup: float
@@ -53,8 +55,6 @@ class Efficiency(Frozen):
     """The same where they are not."""
     flash1_speed: float
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
-    flash3_speed: float
-    """FlashAttention 3 over 2 (Shah 2024, arXiv 2407.08608, figure 5)."""
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
     cast_bytes: float

@@ -60,3 +60,14 @@ def bubble_scale(schedule: Ints) -> Array:
     T_W), a third of 1F1B's (p-1)(T_F + T_B + T_W) where the three are equally long).
     """
     return np.where(schedule == ZERO_BUBBLE, 1 / 3, 1.0)
+
+
+def overlap_window(pp: Ints, vpp: Ints) -> Array:
+    """Passes of a stage's layers that the once-a-step collectives can hide behind.
+
+    Without interleaving a stage's gradients are complete only in its last microbatch: one pass.
+    With v chunks the last chunk is done a group of p microbatches before the one below it, so all
+    but the first chunk's traffic has p (v - 1) / v passes to hide behind (Megatron-LM's schedule).
+    """
+    interleaved = pp * (vpp - 1) / vpp
+    return np.where((pp > 1) & (vpp > 1), np.maximum(1.0, interleaved), 1.0)

@@ -100,9 +100,15 @@ def software(name: str) -> Software:
 
 
 def software_for_record(framework: str) -> Software:
-    """The profile whose ``matches`` name a record's framework; the file's order breaks ties."""
+    """The profile that describes a record's framework: the one with the longest matching fragment.
+
+    Text that no profile matches is taken as ``generic``.
+    """
     text = framework.lower()
-    for profile in _table().values():
-        if any(fragment in text for fragment in profile.matches):
-            return profile
-    return software("generic")
+    found = [
+        (len(fragment), -order, profile)
+        for order, profile in enumerate(_table().values())
+        for fragment in profile.matches
+        if fragment in text
+    ]
+    return max(found, key=lambda row: row[:2])[2] if found else software("generic")

@@ -10,7 +10,7 @@ from layoutopt.costmodel import terms
 from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
-from layoutopt.costmodel.pipeline import bubble_scale, pipeline_seconds
+from layoutopt.costmodel.pipeline import bubble_scale, overlap_window, pipeline_seconds
 from layoutopt.costmodel.stages import Stages
 
 
@@ -127,8 +127,8 @@ def _once_a_step(
 ) -> tuple[Array, Array]:
     """Exposed data-parallel traffic and the optimizer step, on the first stage.
 
-    The reduction hides behind the last microbatch's backward pass of the stage, the gather behind
-    the first one's forward pass: the first stage ends its backward last, with nothing to wait for.
+    The reduction hides behind the stage's last backward passes, the gather behind its first
+    forward passes: the first stage ends its backward last, with nothing to wait for.
     """
     first_layers = stages.layers[..., 0]
     sync = terms.sync_seconds(
@@ -143,10 +143,9 @@ def _once_a_step(
         etp=axes.etp,
     )
     software = job.software
-    seconds = exposed(sync.reduce, first_layers * layer.backward, software.overlap_grad_reduce)
-    seconds = seconds + exposed(
-        sync.gather, first_layers * layer.forward, software.overlap_param_gather
-    )
+    passes = first_layers * overlap_window(axes.pp, axes.vpp)
+    seconds = exposed(sync.reduce, passes * layer.backward, software.overlap_grad_reduce)
+    seconds = seconds + exposed(sync.gather, passes * layer.forward, software.overlap_param_gather)
     seconds = seconds + terms.tied_embedding_seconds(job, axes.tp, axes.pp)
     optimizer = terms.optimizer_seconds(
         job,
