@@ -1,0 +1,146 @@
+"""Figures and tables that README and docs quote, computed: VALUE's names stand in the pages' marks.
+
+``<!-- value: time.median -->12.3%<!-- end -->`` is renewed by scripts/paste-readme and compared by
+tests/test_docs.py.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from functools import lru_cache
+from typing import Any
+
+from layoutopt.costmodel import checkpoint
+from layoutopt.costmodel import defaults as layout_defaults
+from layoutopt.costmodel.software import Software, software, software_names
+from layoutopt.hardware_profiles.defaults import defaults as cluster_defaults
+from layoutopt.inputs import defaults
+from layoutopt.optimizer.question import Budget, Question
+from layoutopt.validation import validate
+from tests.docblocks import ROOT
+
+
+def value_of(name: str) -> str:
+    """What a page shows for the mark ``name``; raises KeyError for an unknown one."""
+    return VALUES[name]()
+
+
+@lru_cache(maxsize=1)
+def _summary() -> dict[str, Any]:
+    """The summary of ``layoutopt validate benchmarks/measured/*.jsonl``."""
+    records = sorted((ROOT / "benchmarks" / "measured").glob("*.jsonl"))
+    summary: dict[str, Any] = validate(records).to_dict()["summary"]
+    return summary
+
+
+def _measured(part: str, figure: str, form: str) -> Callable[[], str]:
+    return lambda: format(_summary()[part][figure], form)
+
+
+def _rows(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
+    """A Markdown table on lines of its own."""
+    lines = [list(header), *([str(cell) for cell in row] for row in rows)]
+    lines.insert(1, ["---"] * len(lines[0]))
+    return "\n\n" + "\n".join(f"| {' | '.join(line)} |" for line in lines) + "\n\n"
+
+
+def _cluster_table() -> str:
+    """Every figure of hardware_profiles/data/defaults.yaml, with its source."""
+    rows = []
+    for figure in cluster_defaults().figures.values():
+        notes = [f"{text}" for text in (figure.inferred, figure.note) if text]
+        rows.append((f"`{figure.field}`", figure.value, "; ".join([figure.source or "", *notes])))
+    return _rows(("figure", "value", "source"), rows)
+
+
+def _framework_table() -> str:
+    """What a layout that leaves a key out gets from each software profile."""
+    return _rows(
+        ("`--framework`", "stands for", "ZeRO stage", "recompute", "sequence parallel"),
+        (_framework_row(software(name)) for name in software_names()),
+    )
+
+
+def _framework_row(profile: Software) -> tuple[object, ...]:
+    return (
+        f"`{profile.name}`",
+        profile.describes,
+        profile.default_zero_stage,
+        profile.default_recompute,
+        "where tp > 1" if profile.default_sequence_parallel else "no",
+    )
+
+
+def _overlap_table() -> str:
+    """The efficiencies and byte counts of each software profile."""
+    return _rows(
+        (
+            "`--framework`",
+            "bytes of a weight + gradient + optimizer state",
+            "attention kernel",
+            "gradient reduction hidden",
+            "ZeRO-1/2 gather hidden",
+            "ZeRO-3 traffic hidden",
+            "kernel time factor",
+            "network time factor",
+        ),
+        (_overlap_row(software(name)) for name in software_names()),
+    )
+
+
+def _overlap_row(profile: Software) -> tuple[object, ...]:
+    return (
+        f"`{profile.name}`",
+        f"{profile.weight_bytes} + {profile.gradient_bytes} + {profile.optimizer_bytes}",
+        profile.attention_kernel,
+        f"{profile.overlap_grad_reduce:.0%}",
+        f"{profile.overlap_param_gather:.0%}",
+        f"{profile.overlap_fsdp:.0%}",
+        f"{profile.compute_factor:g}",
+        f"{profile.comm_factor:g}",
+    )
+
+
+def _batch_rule() -> str:
+    steps = sorted(defaults.BATCH_TOKENS, reverse=True)
+    words = [
+        f"{tokens / 1e6:.1f}M tokens from {least / 1e9:,.0f}B parameters up"
+        if least
+        else f"{tokens / 1e6:.1f}M below"
+        for least, tokens in steps
+    ]
+    return ", ".join(words)
+
+
+VALUES: dict[str, Callable[[], str]] = {
+    "time.n": _measured("time", "n", ",d"),
+    "time.median": _measured("time", "median", ".1%"),
+    "time.mape": _measured("time", "mape", ".1%"),
+    "time.p90": _measured("time", "p90", ".1%"),
+    "memory.n": _measured("memory", "n", ",d"),
+    "memory.mape": _measured("memory", "mape", ".1%"),
+    "fit.n": _measured("fit", "n", ",d"),
+    "fit.accuracy": _measured("fit", "accuracy", ".1%"),
+    "default.gpu": lambda: f"`{defaults.GPU}`",
+    "default.framework": lambda: f"`{defaults.FRAMEWORK}`",
+    "default.precision": lambda: f"`{defaults.PRECISION}`",
+    "default.seq_len": lambda: f"{defaults.SEQ_LEN:,}",
+    "default.batch": _batch_rule,
+    "default.gpus_per_sequence": lambda: f"{defaults.GPUS_PER_SEQUENCE}",
+    "default.tokens": lambda: f"{defaults.TOKENS_PER_PARAMETER}",
+    "default.micro_batch": lambda: f"{layout_defaults.MICRO_BATCH}",
+    "default.objective": lambda: f"`{Question.objective}`",
+    "default.top": lambda: f"{Question.top}",
+    "default.time_limit": lambda: f"{Budget.seconds:g} s",
+    "default.workers": lambda: f"{Budget.workers}",
+    "default.restart": lambda: f"{checkpoint.RESTART_S:g} s",
+    "default.detect": lambda: f"{checkpoint.DEFAULT_RECOVERY.detect_s:.0f} s",
+    "default.hang_share": lambda: f"{checkpoint.JOB_HANG_SHARE:.1%}",
+    "default.hang_detect": lambda: f"{checkpoint.HANG_DETECT_S:g} s",
+    "default.error_detect": lambda: f"{checkpoint.ERROR_DETECT_S:g} s",
+    "default.planned": lambda: f"{checkpoint.PLANNED_PER_FAILURE:.3f}",
+    "default.async_stall": lambda: f"{checkpoint.ASYNC_STALL_S:g} s",
+    "table.cluster": _cluster_table,
+    "table.frameworks": _framework_table,
+    "table.overlap": _overlap_table,
+}
