@@ -7,13 +7,21 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TextIO, TypeGuard
+from typing import Any, TextIO
 
 from pydantic import ValidationError
 
 from layoutopt.costmodel.model import Mla, Model, Moe
 from layoutopt.costmodel.models.catalog import closest
-from layoutopt.costmodel.models.checks import brief, check_model, plain, refuse
+from layoutopt.costmodel.models.checks import (
+    LIMITS,
+    a_count,
+    brief,
+    check_model,
+    divisors_near,
+    plain,
+    refuse,
+)
 from layoutopt.costmodel.models.huggingface import HEADS, HIDDEN, LAYERS, NESTED, imported
 from layoutopt.costmodel.models.sizes import find_model
 from layoutopt.errors import InputError, ProfileError
@@ -207,7 +215,7 @@ def _own(data: dict[str, Any], where: str, name: str) -> Model:
             _refuse_nested(where, prefix, key, keys[key])
     try:
         model = Model.model_validate_json(
-            json.dumps({"name": name, "source": where, **_llama_defaults(data), **data}),
+            json.dumps({"name": name, "source": where, **_llama_defaults(data, where), **data}),
             strict=True,
         )
     except (TypeError, ValueError) as error:
@@ -233,19 +241,22 @@ def _refuse_nested(where: str, prefix: str, key: str, value: object) -> None:
         refuse(where, f"{prefix}{key}", value, "not one figure or word")
 
 
-def _llama_defaults(data: dict[str, Any]) -> dict[str, Any]:
+def _llama_defaults(data: dict[str, Any], where: str) -> dict[str, Any]:
     """What a short file may leave out: heads of hidden/heads, a key/value head for each."""
+    for field in ("layers", "hidden", "heads"):
+        if data.get(field) is not None:
+            a_count(where, field, data[field], 1, LIMITS[field])
     filled: dict[str, Any] = {"gated_mlp": True, "tied_embeddings": False}
     hidden, heads = data.get("hidden"), data.get("heads")
-    if _is_count(heads):
-        filled["kv_heads"] = heads
-        if _is_count(hidden) and hidden % heads == 0:
-            filled["head_dim"] = hidden // heads
+    if heads is None or hidden is None:
+        return filled
+    filled["kv_heads"] = heads
+    if hidden % heads == 0:
+        filled["head_dim"] = hidden // heads
+    elif data.get("head_dim") is None:
+        why = f"which does not divide hidden {hidden}, and there is no head_dim"
+        refuse(where, "heads", heads, why, divisors_near(hidden, heads))
     return filled
-
-
-def _is_count(value: object) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and value > 0
 
 
 def _first_fault(error: Exception, where: str) -> ProfileError:
