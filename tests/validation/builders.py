@@ -19,7 +19,8 @@ from layoutopt.costmodel.results import (
 from layoutopt.units import GIB
 from layoutopt.validation.records import Record, read_records
 
-CAPACITY_GIB = 80
+CAPACITY_GIB = 81
+USABLE_GIB = 80
 
 
 def row(run: str = "run-1", **sections: dict[str, Any]) -> dict[str, Any]:
@@ -107,11 +108,11 @@ def estimate_of(
         )
         for stage, gib in enumerate(stages_gib)
     )
-    capacity = CAPACITY_GIB * GIB
-    fits = max(stage.reserved for stage in stages) <= capacity
+    usable = USABLE_GIB * GIB
+    fits = max(stage.reserved for stage in stages) <= usable
     return Estimate(
         layout=layout,
-        memory=Memory(capacity, capacity, stages, fits),
+        memory=Memory(CAPACITY_GIB * GIB, usable, stages, fits),
         step=StepTime(step_s, {}, 0, 0, 0, 0, 0, 0, 0, 0),
         checkpoint=Checkpoint(1, step_s, 0, 0, 0, 0, 0),
         run=Run(0, 1, step_s, step_s, {}, 0, 0, None, None),

@@ -8,7 +8,7 @@ from typing import Any
 
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.results import Estimate, StageMemory
+from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InputError
 from layoutopt.units import GIB
 from layoutopt.validation.cases import Calibration, Case, Figure, Incomplete, case_of
@@ -146,22 +146,18 @@ def _measured_oom(
 def predicted_bytes(case: Case, estimate: Estimate) -> int:
     """Peak bytes of the kind, and on the stage, that the record measured.
 
-    ``allocated`` is what tensors hold; ``reserved``, ``nvidia-smi`` and an unnamed kind are what
-    the process holds.
+    ``allocated`` is what tensors hold, ``reserved`` (or a kind that is not named) what the
+    allocator holds, ``nvidia-smi`` all that the device does not have left: context and
+    communication buffers too.
     """
     stages = estimate.memory.stages
-    of = _allocated if case.record.measured.get("memory_kind") == "allocated" else _reserved
+    kind = case.record.measured.get("memory_kind")
     if case.memory_of_last_stage:
-        return of(max(stages, key=lambda stage: stage.stage))
-    return max(of(stage) for stage in stages)
-
-
-def _allocated(stage: StageMemory) -> int:
-    return stage.allocated
-
-
-def _reserved(stage: StageMemory) -> int:
-    return stage.reserved
+        stages = (max(stages, key=lambda stage: stage.stage),)
+    outside = estimate.memory.capacity_bytes - estimate.memory.usable_bytes
+    if kind == "allocated":
+        return max(stage.allocated for stage in stages)
+    return max(stage.reserved for stage in stages) + (outside if kind == "nvidia-smi" else 0)
 
 
 def _ratio(predicted: float | None, measured: float | None) -> float | None:
