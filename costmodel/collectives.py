@@ -20,6 +20,8 @@ class LinkLevel:
     bytes_per_s: float
     """Achieved by large ring collectives, per GPU, one way, oversubscription included."""
     latency_s: float
+    setup_s: float = 0.0
+    """Seconds of any collective or message, whatever its size: launch, protocol, ramp-up."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +30,13 @@ class Group:
 
     size: Ints
     bytes_per_s: Array
+    """Of a ring that leaves a domain over the adapters of all its ranks there."""
     latency_s: Array
+    exchange_s_per_byte: Array
+    """Seconds per byte of a rank's buffer, where each rank sends the others a share of it."""
+    edge_bytes_per_s: Array
+    """Between the two neighbours that stand farthest apart: one adapter."""
+    edge_latency_s: Array
 
 
 def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
@@ -36,24 +44,32 @@ def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
 
     With n ranks inside a domain, a ring leaves it over n adapters at once: its bandwidth is the
     least of the inner link's and n times the outer link's, level by level. Latency counts
-    log2 steps on each level (Thakur 2005, section 4: recursive doubling; NCCL's trees).
+    log2 steps on each level (Thakur 2005, section 4: recursive doubling; NCCL's trees). Where
+    groups do not fill domains evenly (6 ranks on servers of 8) the one that is cut worst counts,
+    with gcd(size * stride, domain) of its GPUs on one side.
     """
     size, stride = np.asarray(size), np.asarray(stride)
-    inside = np.minimum(size, np.maximum(1, levels[0].domain_gpus // stride))
-    bandwidth = np.where(inside > 1, levels[0].bytes_per_s, np.inf)
-    latency = levels[0].latency_s * np.log2(inside)
-    for level in levels[1:]:
-        wider = np.minimum(size, np.maximum(inside, level.domain_gpus // stride))
+    span = size * stride
+    inside = np.ones_like(span)
+    bandwidth = edge = np.full(span.shape, np.inf)
+    edge_latency = exchange = np.zeros(span.shape)
+    latency = np.full(span.shape, levels[0].setup_s)
+    for number, level in enumerate(levels):
+        wider = np.maximum(inside, np.gcd(span, level.domain_gpus) // stride)
+        if number == len(levels) - 1:
+            # A cluster may be larger than its last level says: that level reaches everywhere.
+            wider = np.broadcast_to(size, span.shape)
         crosses = wider > inside
-        bandwidth = np.where(crosses, np.minimum(bandwidth, inside * level.bytes_per_s), bandwidth)
+        adapters = inside if number else 1
+        through = np.minimum(bandwidth, adapters * level.bytes_per_s)
+        bandwidth = np.where(crosses, through, bandwidth)
         latency = latency + level.latency_s * np.log2(wider / inside)
+        leaving = (size - inside) / size / level.bytes_per_s
+        exchange = np.where(crosses, np.maximum(exchange, leaving), exchange)
+        edge = np.where(crosses, np.minimum(edge, level.bytes_per_s), edge)
+        edge_latency = np.where(crosses, level.latency_s, edge_latency)
         inside = wider
-    # A cluster may be larger than its last level says: that level is taken to reach everywhere.
-    beyond = size > inside
-    last = levels[-1]
-    bandwidth = np.where(beyond, np.minimum(bandwidth, inside * last.bytes_per_s), bandwidth)
-    latency = latency + last.latency_s * np.log2(size / inside)
-    return Group(size, bandwidth, latency)
+    return Group(size, bandwidth, latency, exchange, edge, edge_latency)
 
 
 def all_gather(ranks: Group, gathered_bytes: Array | float) -> Array:
@@ -73,19 +89,27 @@ def all_reduce(ranks: Group, full_bytes: Array | float) -> Array:
 
 
 def all_to_all(ranks: Group, sent_bytes: Array | float) -> Array:
-    """Each rank sends (n - 1)/n of ``sent_bytes``, its own buffer, to the others."""
-    return all_gather(ranks, sent_bytes)
+    """Each rank sends the others equal shares of ``sent_bytes``, its own buffer.
+
+    (n - k)/n of it leaves a domain that holds k of the n ranks, over the rank's own adapter;
+    levels work at the same time, so the slowest counts.
+    """
+    wire = np.asarray(sent_bytes) * ranks.exchange_s_per_byte
+    return np.where(ranks.size > 1, ranks.latency_s + wire, 0.0)
 
 
-def crossing(levels: tuple[LinkLevel, ...], stride: Ints) -> Group:
-    """The link between two ranks ``stride`` GPUs apart: the outermost level that it crosses."""
-    stride = np.asarray(stride)
-    bandwidth = np.full(stride.shape, levels[-1].bytes_per_s)
-    latency = np.full(stride.shape, levels[-1].latency_s)
-    for level in reversed(levels[:-1]):
-        bandwidth = np.where(stride < level.domain_gpus, level.bytes_per_s, bandwidth)
-        latency = np.where(stride < level.domain_gpus, level.latency_s, latency)
-    return Group(np.full(stride.shape, 2), bandwidth, latency)
+def ring_pass(ranks: Group, block_bytes: Array | float) -> Array:
+    """n - 1 times every rank sends a block to its neighbour; the farthest pair sets the pace."""
+    hop = ranks.edge_latency_s + np.asarray(block_bytes) / ranks.edge_bytes_per_s
+    return np.where(ranks.size > 1, (ranks.size - 1) * hop, 0.0)
+
+
+def farthest(levels: tuple[LinkLevel, ...], gpus: int) -> Group:
+    """Two GPUs as far apart as any two of a job of ``gpus``: the innermost level that holds all."""
+    level = next((each for each in levels if each.domain_gpus >= gpus), levels[-1])
+    rate = np.asarray(level.bytes_per_s)
+    latency = np.asarray(level.latency_s + levels[0].setup_s)
+    return Group(np.asarray(2), rate, latency, 0.5 / rate, rate, latency)
 
 
 def send(link: Group, message_bytes: Array | float) -> Array:

@@ -103,10 +103,13 @@ def layer_terms(
     again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
     cp_comm = _cp_comm(job, rates, tokens, tp, cp, core, recompute, cp_kind)
-    ep_comm = _ep_comm(job, rates, tokens, tp, ep, recompute).scaled(1 - dense)
+    ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(1 - dense)
     return LayerTerms(
         compute=both,
-        recompute=again_work * work.forward + again_core * core.forward,
+        # A layer that is run again launches its kernels again, so the floor holds here too.
+        recompute=np.where(
+            recompute == FULL, both.forward, again_work * work.forward + again_core * core.forward
+        ),
         tp_comm=tp_comm,
         cp_comm=cp_comm,
         ep_comm=ep_comm,
@@ -138,21 +141,24 @@ def _cp_comm(
     """Keys and values travel round the cp group; a ring hides them behind attention.
 
     Bytes a rank passes on, forward: (cp - 1) blocks of K and V; backward twice that (K, V and
-    their gradients). Source: Liu 2023 (arXiv 2310.01889), section 3; DeepSpeed-Ulysses (Jacobs
-    2023, 2309.14509), section 3: four all-to-alls of the head-sharded states.
+    their gradients). Whatever runs attention again repeats the forward traffic. Source: Liu 2023
+    (arXiv 2310.01889), section 3; DeepSpeed-Ulysses (Jacobs 2023, 2309.14509), section 3: four
+    all-to-alls of the head-sharded states.
     """
     ranks = collectives.group(rates.levels, cp, tp)
+    again = compute.recompute_share(job, recompute)[1]
     if kind == "ulysses":
         width = 2.0 * (2 * job.model.q_width + 2 * job.model.kv_width) / tp
         once = collectives.all_to_all(ranks, tokens * width)
-        return Seconds(once, once * np.where(recompute == FULL, 2, 1))
-    whole = tokens * cp * 2.0 * 2 * _kv_width(job) / tp
-    once = collectives.all_gather(ranks, whole)
+        return Seconds(once, once * (1 + again))
+    block = tokens * 2.0 * 2 * _kv_width(job) / tp
     if kind == "all_gather":
-        return Seconds(once, 2 * once + np.where(recompute == FULL, once, 0))
+        once = collectives.all_gather(ranks, block * cp)
+        return Seconds(once, once * (2 + again))
+    once = collectives.ring_pass(ranks, block)
     forward = np.maximum(once - core.forward * (cp - 1) / cp, once / np.maximum(cp, 1))
     backward = np.maximum(2 * once - core.backward * (cp - 1) / cp, 2 * once / np.maximum(cp, 1))
-    return Seconds(forward, backward + np.where(recompute == FULL, forward, 0))
+    return Seconds(forward, backward + again * forward)
 
 
 def _kv_width(job: Job) -> float:
@@ -164,13 +170,13 @@ def _kv_width(job: Job) -> float:
 
 
 def _ep_comm(
-    job: Job, rates: Machine, tokens: Array, tp: Ints, ep: Ints, recompute: Ints
+    job: Job, rates: Machine, tokens: Array, tp: Ints, ep: Ints, etp: Ints, recompute: Ints
 ) -> Seconds:
     """Dispatch and combine: two all-to-alls of top_k copies of the hidden state a direction."""
     moe = job.model.moe
     if moe is None:
         return compute.ZERO
-    ranks = collectives.group(rates.levels, ep, np.asarray(1))
+    ranks = collectives.group(rates.levels, ep, etp)
     sent = 2.0 * tokens / tp * moe.top_k * job.model.hidden
     once = 2 * collectives.all_to_all(ranks, sent) * (1 - job.software.overlap_ep)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
@@ -191,12 +197,12 @@ def message_seconds(
 ) -> Array:
     """Exposed seconds of one stage boundary, one microbatch and chunk, both directions.
 
-    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis, so a message
-    crosses a stride of gpus / pp. With sequence parallelism each tp rank sends its own share
+    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis, so some boundary
+    crosses the outermost level of the job, and that stage sets the pace. With sequence parallelism each tp rank sends its own share
     (Narayanan 2021, section 4.1: scatter/gather).
     """
     rates = machine(job)
-    link = collectives.crossing(rates.levels, job.gpus // np.asarray(pp))
+    link = collectives.farthest(rates.levels, job.gpus)
     share = np.where(np.asarray(sp), tp, 1)
     size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
@@ -324,9 +330,9 @@ def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints) -> Array:
     if not job.model.tied_embeddings:
         return np.zeros(np.broadcast(tp, pp).shape)
     rates = machine(job)
-    link = collectives.crossing(rates.levels, job.gpus // np.asarray(pp))
+    link = collectives.farthest(rates.levels, job.gpus)
     size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
-    return np.where(np.asarray(pp) > 1, 2 * collectives.send(link, size), 0.0)
+    return np.where(np.asarray(pp) > 1, collectives.all_reduce(link, size), 0.0)
 
 
 def optimizer_seconds(
