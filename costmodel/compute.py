@@ -7,12 +7,12 @@ roofline, without perfect overlap). Everything is per GPU and per microbatch.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
-from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.counts import count, mean_context_tokens
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import Machine, attention_kernel, fused_norm
 
@@ -100,7 +100,7 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
     model, seq = job.model, float(job.training.seq_len)
     heads = model.heads / tp
     score_dim, value_dim = head_dims(job)
-    seen = mean_context(job) * 2
+    seen = mean_context_tokens(model, job.training.seq_len) * 2
     pairs = sequences * heads * seq * seen / cp
     kernel = attention_kernel(job)
     if kernel.startswith("flash"):
@@ -125,19 +125,8 @@ def head_dims(job: Job) -> tuple[int, int]:
     return mla.qk_nope_head_dim + mla.qk_rope_head_dim, mla.v_head_dim
 
 
-def mean_context(job: Job) -> float:
-    """Keys that a query sees on average, over positions and layers: s/2, less in local layers."""
-    model, seq = job.model, float(job.training.seq_len)
-    window = model.sliding_window
-    if window is None or window >= seq:
-        return seq / 2
-    local = window - window * window / (2 * seq)
-    share = (model.global_layers or 0) / model.layers
-    return share * seq / 2 + (1 - share) * local
-
-
 def elementwise(job: Job, machine: Machine, tokens: Array, tp: Ints, sp: Flags) -> Seconds:
-    """Norms, residuals, rotary, activation function of one dense layer: bound by memory.
+    """Norms, residuals, rotary, a dense MLP's activation function: bound by memory.
 
     Bytes a token forward: a fused norm reads and writes the hidden state, an unfused one passes
     over it in fp32 several times; a residual sum 6h; rotary 4 (q + k); the activation
@@ -150,8 +139,9 @@ def elementwise(job: Job, machine: Machine, tokens: Array, tp: Ints, sp: Flags) 
     norms = model.norms_per_layer * norm * model.hidden / hidden_share
     residuals = 2 * 6.0 * model.hidden / hidden_share
     rotary = 4.0 * (model.q_width + model.kv_width) / tp
-    activation = (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
-    seconds = tokens * (norms + residuals + rotary + activation) / machine.memory_bytes_per_s
+    activation = dense_share(job) * (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
+    others = job.software.elementwise_factor * (residuals + rotary + activation)
+    seconds = tokens * (norms + others) / machine.memory_bytes_per_s
     kernels = model.norms_per_layer * (1 if fused else 5) + 4
     forward = seconds + kernels * machine.gap_s
     return Seconds(forward, 2 * forward)
@@ -200,7 +190,9 @@ def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Arr
     """Adam over ``parameters_held`` parameters: reads gradient, master weight and two moments,
     writes the last three and the working copy (16 + 14 bytes), after a pass for the norm."""
     software = job.software
-    bytes_a_parameter = 2.0 * software.optimizer_bytes + 2 * software.gradient_bytes + 2
+    # fp32 weights are their own master copy: read and written beside the moments.
+    working = 2.0 if software.weight_bytes < 4 else 2.0 * software.weight_bytes
+    bytes_a_parameter = 2.0 * software.optimizer_bytes + 2 * software.gradient_bytes + working
     return parameters_held * bytes_a_parameter / machine.memory_bytes_per_s
 
 
@@ -231,13 +223,15 @@ def expert_layers(
     own = tokens / tp * etp
     rows = own * moe.top_k / held
     width = moe.expert_ffn / etp
-    one = gemm(machine, rows, hidden, gated * width, accumulate)
-    one += gemm(machine, rows, width, hidden, accumulate)
+    reach = machine.reach
+    grouped = replace(machine, gemm_flops_per_s=machine.gemm_flops_per_s * reach.expert_rate)
+    one = gemm(grouped, rows, hidden, gated * width, accumulate)
+    one += gemm(grouped, rows, width, hidden, accumulate)
     routed = one.scaled(held)
     # 5 passes: route, permute, activation, unpermute, weighted sum (reads and writes, 2 bytes).
     moved = own * moe.top_k * (10.0 * model.hidden + 6.0 * moe.expert_ffn / etp)
     passes = moved / machine.memory_bytes_per_s + 8 * machine.gap_s
-    work = routed + Seconds(passes, 2 * passes)
+    work = routed + Seconds(passes + reach.router_s, 2 * passes)
     if moe.shared_ffn:
         shared = moe.shared_ffn / tp
         work += gemm(machine, tokens, hidden, gated * shared, accumulate)

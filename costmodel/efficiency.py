@@ -45,6 +45,9 @@ class Efficiency(Frozen):
     # Shared by all architectures.
     jitter: float
     """Share of a step that stragglers take for each doubling of GPUs beyond a node (A8)."""
+    collective_s: float
+    """Seconds of any collective, whatever its size: the ramp of the measured bus-bandwidth curves
+    (an H100 node reaches half its rate at 16 MiB)."""
     norm_bytes: float
     """Bytes a fused norm moves per element, forward."""
     unfused_norm_bytes: float
@@ -57,6 +60,11 @@ class Efficiency(Frozen):
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
+    expert_rate: float
+    """Rate of grouped expert products over that of one product of the same size."""
+    router_s: float
+    """Seconds that routing costs a MoE layer and microbatch, forward: sorting, counting and the
+    host's wait for the counts."""
     cast_bytes: float
     """Bytes moved per operand element to quantise it for an 8- or 4-bit product."""
     power_exponent: float

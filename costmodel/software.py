@@ -58,6 +58,8 @@ class Software(Frozen):
     """Share of expert dispatch and combine hidden behind compute."""
     compute_factor: float = 1.0
     """Kernel time over that of the architecture's reference kernels."""
+    elementwise_factor: float = 1.0
+    """Bytes that elementwise work moves over those of fused kernels (eager frameworks: more)."""
     comm_factor: float = 1.0
     """Network time over that of a clean fabric at the architecture's bus efficiency."""
     microbatch_overhead_s: float = 0.0
