@@ -46,11 +46,13 @@ def _rows(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
 
 def _cluster_table() -> str:
     """Every figure of hardware_profiles/data/defaults.yaml, with its source."""
-    rows = []
-    for figure in cluster_defaults().figures.values():
-        notes = [f"{text}" for text in (figure.inferred, figure.note) if text]
-        rows.append((f"`{figure.field}`", figure.value, "; ".join([figure.source or "", *notes])))
-    return _rows(("figure", "value", "source"), rows)
+    return _rows(
+        ("figure", "value", "source"),
+        (
+            (f"`{figure.field}`", figure.value, figure.source)
+            for figure in cluster_defaults().figures.values()
+        ),
+    )
 
 
 def _framework_table() -> str:
