@@ -55,10 +55,11 @@ def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
     edge_latency = exchange = np.zeros(span.shape)
     latency = np.full(span.shape, levels[0].setup_s)
     for number, level in enumerate(levels):
-        wider = np.maximum(inside, np.gcd(span, level.domain_gpus) // stride)
         if number == len(levels) - 1:
             # A cluster may be larger than its last level says: that level reaches everywhere.
             wider = np.broadcast_to(size, span.shape)
+        else:
+            wider = np.maximum(inside, np.gcd(span, level.domain_gpus) // stride)
         crosses = wider > inside
         adapters = inside if number else 1
         through = np.minimum(bandwidth, adapters * level.bytes_per_s)

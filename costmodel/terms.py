@@ -19,6 +19,7 @@ from layoutopt.costmodel.compute import Seconds
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import Machine, machine
+from layoutopt.costmodel.model import Model
 
 
 @dataclass(frozen=True)
@@ -198,8 +199,8 @@ def message_seconds(
     """Exposed seconds of one stage boundary, one microbatch and chunk, both directions.
 
     Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis, so some boundary
-    crosses the outermost level of the job, and that stage sets the pace. With sequence parallelism each tp rank sends its own share
-    (Narayanan 2021, section 4.1: scatter/gather).
+    crosses the outermost level of the job, and that stage sets the pace. With sequence parallelism
+    each tp rank sends its own share (Narayanan 2021, section 4.1: scatter/gather).
     """
     rates = machine(job)
     link = collectives.farthest(rates.levels, job.gpus)
@@ -210,18 +211,30 @@ def message_seconds(
 
 
 def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
-    """Parameters of a stage on one GPU that data parallelism replicates; experts left out."""
+    """Parameters of a stage on one GPU that data parallelism replicates; experts left out.
+
+    tp divides all of a layer but its norms, its router and the down-projections of MLA, of which
+    every rank holds a copy (Megatron Core's duplicated linear layers).
+    """
     counts, model = count(job.model), job.model
     moe_share = counts.moe_layers / counts.layers
     base = (1 - moe_share) * counts.dense_layer_params
     base += moe_share * counts.moe_layer_base_params
-    norms = counts.norm_params
-    per_layer = (base - norms) / tp + norms
+    copied = counts.norm_params + moe_share * counts.router_params + _latent_parameters(model)
+    per_layer = (base - copied) / tp + copied
     ends = np.where(first, counts.embedding_params / tp, 0.0)
     head = counts.head_params or model.vocab * model.hidden
     held_already = np.asarray(first) & model.tied_embeddings
     ends = ends + np.where(np.asarray(last) & ~held_already, head / tp, 0.0)
     return layers * per_layer + ends + np.where(last, counts.final_norm_params, 0)
+
+
+def _latent_parameters(model: Model) -> int:
+    """Down-projections of one layer's multi-head latent attention (DeepSeek-V2, section 2.1)."""
+    mla = model.mla
+    if mla is None:
+        return 0
+    return model.hidden * ((mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim)
 
 
 def expert_parameters(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
@@ -291,23 +304,25 @@ def sync_seconds(
     """Gradient reduction and weight gather of the first stage, once a step.
 
     Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
-    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here, and the sum
-    between the replicas of a shard group (HSDP). Expert weights reduce over their own group.
+    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here. Where the
+    shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
+    Expert weights reduce over their own group.
     """
     rates, software = machine(job), job.software
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if group is None else group
     ranks = collectives.group(rates.levels, size, tp)
+    sharded = ranks if shard is None else collectives.group(rates.levels, shard, tp)
     dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
-    reduce = collectives.reduce_scatter(ranks, software.gradient_bytes * once)
+    reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once)
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
-    gather = collectives.all_gather(ranks, 2.0 * once)
+    gather = collectives.all_gather(sharded, 2.0 * once)
     if shard is not None:
         replicas = collectives.group(rates.levels, size // shard, np.asarray(tp) * shard)
         across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
-        reduce = reduce + np.where(z >= 2, across, 0.0)
+        reduce = reduce + across
     total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
     if job.model.moe is not None:
         experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
