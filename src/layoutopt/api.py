@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from layoutopt.errors import RuleError
+from layoutopt.report.errors import with_nearest
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -50,12 +51,14 @@ def validate(paths: Sequence[str | Path] | str | Path) -> Validation:
 def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     """``solve`` for options from anywhere; ``-`` reads ``stdin``."""
     from layoutopt.inputs.request import read_solve
-    from layoutopt.optimizer.search import search
     from layoutopt.report.answer import Answer
     from layoutopt.report.reading import read_estimate
     from layoutopt.report.sensitivity import batch_sentence
 
     request = read_solve(options, stdin)
+    # Late: a bad request is answered without the solver.
+    from layoutopt.optimizer.search import search
+
     outcome = search(request.question, request.budget)
     plan = outcome.plan
     explain = outcome.explain or (tuple(read_estimate(plan)) if plan else ())
@@ -95,19 +98,11 @@ def refuse_broken(job: Job, layout: Layout) -> None:
         first = broken[0]
         value = first.value if isinstance(first.value, str | int) else str(first.value)
         raise RuleError(
-            "; ".join(_with_nearest(rule.message, rule.nearest) for rule in broken),
+            "; ".join(with_nearest(rule.message, rule.nearest) for rule in broken),
             field=first.field,
             value=value,
             nearest=first.nearest,
         )
-
-
-def _with_nearest(message: str, nearest: Sequence[object]) -> str:
-    """``message`` with the nearest legal values, unless it names them itself."""
-    words = " or ".join(map(str, nearest))
-    if not nearest or all(str(value) in message for value in nearest):
-        return message
-    return f"{message} (nearest: {words})"
 
 
 def _why_not(request: SolveRequest, best: Estimate | None) -> WhyNot | None:

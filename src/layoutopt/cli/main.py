@@ -50,10 +50,10 @@ def _print_what_the_terminal_can() -> None:
 
 def _report(error: LayoutoptError, argv: Sequence[str]) -> int:
     """The message on standard error, and as JSON on standard output where that was asked."""
-    click.echo(f"layoutopt: {error}", err=True)
-    if "--json" in argv:
-        from layoutopt.report.errors import error_text
+    from layoutopt.report.errors import error_text, for_people
 
+    click.echo(f"layoutopt: {for_people(error)}", err=True)
+    if "--json" in argv:
         write(error_text(error))
     return error.exit_code
 

@@ -17,7 +17,7 @@ from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.machine import read_machine
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count
 from layoutopt.inputs.words import choice
-from layoutopt.nearest import nearest_names
+from layoutopt.nearest import did_you_mean, nearest_names
 
 _EIGHT_BIT = ("fp8", "mxfp8")
 
@@ -85,7 +85,8 @@ def _read_software(value: object, notebook: Notebook) -> Software:
         return software(name)
     except InputError as error:
         close = nearest_names(name, software_names()) or software_names()
-        raise InputError(error.message, field="framework", value=value, nearest=close) from error
+        message = f"{error.message}{did_you_mean(close)}"
+        raise InputError(message, field="framework", value=value, nearest=close) from error
 
 
 def _read_training(

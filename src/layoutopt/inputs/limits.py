@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.costmodel.rules import divisors, nearest_of
 from layoutopt.errors import InputError, RuleError
 from layoutopt.inputs.layout_text import refuse_key, split_pairs
 from layoutopt.inputs.numbers import MOST_BATCH, read_count
@@ -77,11 +78,15 @@ def refuse_fixed_product(fixed: Mapping[str, int | str], gpus: int) -> None:
     is_product = f" = {product:,}" if len(shares) > 1 else ""
     relation = "is not" if len(shares) == len(_SHARES_GPUS) else "does not divide"
     below = max(1, gpus // product) * product
+    beside = [f"gpus={count}" for count in dict.fromkeys((below, below + product))]
+    if len(shares) == 1:
+        axis, value = next(iter(shares.items()))
+        beside = [f"{axis}={fit}" for fit in nearest_of(divisors(gpus), value, 2)]
     raise RuleError(
         f"fix {words}{is_product} {relation} the {gpus:,} GPUs",
         field="fix",
         value=",".join(f"{axis}={value}" for axis, value in shares.items()),
-        nearest=tuple(f"gpus={count}" for count in dict.fromkeys((below, below + product))),
+        nearest=beside,
     )
 
 
@@ -131,8 +136,17 @@ def _refuse_empty_range(axis: str, limits: list[Limit]) -> None:
             f"limit {names} leave no value of {axis} (from {low} to {high})",
             field="limit",
             value=names,
-            nearest=(f"{axis}<={low}", f"{axis}>={high}"),
+            nearest=_widened(axis, (low, low_limit), (high, high_limit)),
         )
+
+
+def _widened(
+    axis: str, low: tuple[int, Limit | None], high: tuple[int, Limit | None]
+) -> tuple[str, ...]:
+    """The limits that would let one value through, for each side that a person gave."""
+    upper = (f"{axis}<={low[0]}",) if high[1] else ()
+    lower = (f"{axis}>={high[0]}",) if low[1] else ()
+    return upper + lower
 
 
 def _range(limit: Limit, least: int) -> tuple[int, int]:

@@ -83,8 +83,8 @@ def _not_whole(value: object, field: str, why: str = "") -> InputError:
         number = float(value) if isinstance(value, str | float) else math.nan
     except ValueError:
         number = math.nan
-    if math.isfinite(number):
-        beside = tuple(n for n in (math.floor(number), math.ceil(number)) if n > 0)
+    if 0 < number <= MOST_TOKENS:
+        beside = tuple(n for n in sorted({math.floor(number), math.ceil(number)}) if n > 0)
     hint = f" (nearest: {' or '.join(map(str, beside))})" if beside else ""
     return InputError(
         f"{field}: {why or _shown(value) + ' is not a whole number'}{hint}",
@@ -115,5 +115,6 @@ def _positive(number: float, value: object, field: str) -> float:
 
 def _shown(value: object) -> str:
     """``value`` for a message, cut short: a slip can be megabytes long."""
-    text = repr(value)
+    is_number = isinstance(value, str) and len(value) < 60 and _PLAIN.match(value)
+    text = str(value) if is_number else repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

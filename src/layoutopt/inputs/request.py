@@ -171,7 +171,8 @@ def _read_text(path: str, name: str, stdin: TextIO | None) -> str:
             with Path(path).open(encoding="utf-8") as file:
                 text = file.read(MOST_LAYOUT_BYTES + 1)
     except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{name}: cannot read {path}: {error}", field=name, value=path) from error
+        reason = getattr(error, "strerror", None) or str(error)
+        raise InputError(f"{name}: cannot read {path}: {reason}", field=name, value=path) from error
     if not text.strip() or len(text) > MOST_LAYOUT_BYTES:
         size = "empty" if not text.strip() else f"larger than {MOST_LAYOUT_BYTES:,} characters"
         raise InputError(f"{name}: {path} is {size}", field=name, value=path)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 from layoutopt.errors import InputError, LayoutoptError
@@ -24,9 +25,28 @@ def error_json(error: LayoutoptError) -> dict[str, Any]:
     }
 
 
+def with_nearest(message: str, nearest: Sequence[object]) -> str:
+    """``message`` with the nearest legal values, unless it names them itself."""
+    if not nearest or all(_names(message, value) for value in nearest):
+        return message
+    return f"{message} (nearest: {' or '.join(map(str, nearest))})"
+
+
+def for_people(error: LayoutoptError) -> str:
+    """The sentence that a person reads: what is wrong, and the nearest legal value."""
+    return with_nearest(str(error), error.nearest if isinstance(error, InputError) else ())
+
+
 def error_text(error: LayoutoptError) -> str:
     """The error as one JSON object."""
     return dumps(error_json(error))
+
+
+def _names(message: str, value: object) -> bool:
+    """Whether ``value`` stands in ``message``, with or without thousands separators."""
+    if str(value) in message:
+        return True
+    return isinstance(value, int | float) and f"{value:,}" in message
 
 
 def _plain(value: object) -> object:
