@@ -71,6 +71,7 @@ def state_kib(
     last: Flags,
     *,
     shard: Ints | None = None,
+    reshard: Flags | bool = True,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
 ) -> State:
@@ -98,7 +99,7 @@ def state_kib(
         weights=held(software.weight_bytes, 3),
         gradients=held(software.gradient_bytes, 2),
         optimizer=held(software.optimizer_bytes, 1),
-        buffers=_sharding_buffers(job, tp, z, layers, first, last, ep, etp),
+        buffers=_sharding_buffers(job, tp, z, layers, first, last, size, reshard, ep, etp),
     )
 
 
@@ -109,13 +110,17 @@ def _sharding_buffers(
     layers: Ints,
     first: Flags,
     last: Flags,
+    size: Ints,
+    reshard: Flags | bool,
     ep: Ints | int,
     etp: Ints | int,
 ) -> Ints:
     """Unsharded layers in hand: two gathered (one computing, one prefetched), one being reduced.
 
-    ZeRO-3 holds two layers' 16-bit weights and the ends' (embedding and head belong to the root
-    group, Zhao 2023, section 3.3), and, as ZeRO-2, one layer's gradients before they are scattered.
+    ZeRO-3 holds two layers' 16-bit weights (all of the stage's where they are kept between forward
+    and backward pass) and the ends' (embedding and head belong to the root group, Zhao 2023,
+    section 3.3), and, as ZeRO-2, one layer's gradients before they are scattered. One rank alone
+    gathers nothing, but fp32 weights are cast to 16 bit all the same.
     """
     one = np.minimum(layers, 1)
     no = np.asarray(False)
@@ -123,10 +128,12 @@ def _sharding_buffers(
     if job.model.moe is not None:
         layer = layer + terms.expert_parameters(job, one, np.asarray(ep), etp)
     ends = terms.stage_parameters(job, tp, 0, first, last)
-    gathered = 2.0 * (2 * layer + ends)
+    in_hand = np.where(reshard, np.minimum(layers, 2), layers)
+    gathered = 2.0 * (in_hand * layer + ends)
     reducing = job.software.gradient_bytes * np.maximum(layer, ends)
-    z = zero_stage
-    return to_kib(np.where(z == 3, gathered, 0.0) + np.where(z >= 2, reducing, 0.0))
+    copied = (zero_stage == 3) & ((size > 1) | (job.software.weight_bytes > 2))
+    scattered = (zero_stage >= 2) & (size > 1)
+    return to_kib(np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0))
 
 
 def activation_kib(
@@ -166,17 +173,19 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     """Everything but attention scores, bytes a token and layer.
 
     Block input and norm output, twice (8 h); q, k, v and attention output; MLP input product (one
-    tensor, two where gated) and activation output; log-sum-exp of the flash kernel (4 a head).
+    tensor, two where gated) and activation output; log-sum-exp of a flash kernel (4 a head), or
+    the masks of the two dropouts that its day used where it is not flash (2 h).
     """
     model = job.model
-    hidden = 8.0 * model.hidden / share
-    attention = 2.0 * (2 * model.q_width + 2 * model.kv_width) / tp + 4.0 * model.heads / tp
+    flash = attention_kernel(job).startswith("flash")
+    hidden = (8.0 if flash else 10.0) * model.hidden / share
+    row_sums = 4.0 * model.heads / tp if flash else 0.0
+    attention = 2.0 * (2 * model.q_width + 2 * model.kv_width) / tp
     if model.mla is not None:
         score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
         heads = model.heads * (2 * score + 2 * model.mla.v_head_dim) / tp
         latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
-        attention = 2.0 * heads + 4.0 * latents + 4.0 * model.heads / tp
-    dropout = 2.0 * model.hidden / share if not attention_kernel(job).startswith("flash") else 0.0
+        attention = 2.0 * heads + 4.0 * latents
     gated = 3 if model.gated_mlp else 2
     dense = 2.0 * gated * model.ffn / tp
     mlp = dense_share(job) * dense
@@ -186,7 +195,7 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
         routed = copies * (4.0 * model.hidden + 2.0 * gated * moe.expert_ffn / np.asarray(etp))
         shared = 2.0 * gated * moe.shared_ffn / tp
         mlp = mlp + (1 - dense_share(job)) * (routed + shared)
-    return hidden + attention + dropout + mlp
+    return hidden + attention + row_sums + mlp
 
 
 def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
@@ -199,9 +208,14 @@ def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
 
 
 def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
-    """torchtitan's per-operator list: block input, attention output, every second product."""
+    """torchtitan's per-operator list: block input, attention output, every second product.
+
+    The products of a layer put out q, k, v, the attention's and the MLP's sum and the MLP's inner
+    tensors; half of those, 2 bytes each.
+    """
     model = job.model
-    products = (model.q_width + 2 * model.kv_width + 3 * model.ffn) / tp + 2 * model.hidden / share
+    inner = (2 if model.gated_mlp else 1) * model.ffn
+    products = (model.q_width + 2 * model.kv_width + inner) / tp + 2 * model.hidden / share
     return 2.0 * (model.hidden / share + model.q_width / tp) + products
 
 
@@ -284,6 +298,7 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
         stages.first,
         stages.last,
         shard=wide(axes.shard_degree),
+        reshard=axes.reshard[..., None],
         ep=wide(axes.ep),
         etp=wide(axes.etp),
     )
