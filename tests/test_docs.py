@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import doctest
 import re
 from pathlib import Path
 
@@ -37,6 +38,15 @@ def test_a_page_shows_what_its_command_prints(call: Call, tmp_path: Path) -> Non
         f"{call.name}: `{call.command}` prints something else (scripts/paste-readme renews it):\n"
         f"{normal(printed)}"
     )
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: page.name)
+def test_python_of_a_page_runs(page: Path) -> None:
+    """Interpreter sessions, as doctest reads them."""
+    parser, runner = doctest.DocTestParser(), doctest.DocTestRunner()
+    text = page.read_text(encoding="utf-8")
+    runner.run(parser.get_doctest(text.replace("```", ""), {}, page.name, str(page), 0))
+    assert runner.failures == 0
 
 
 def test_readme_is_executed() -> None:
