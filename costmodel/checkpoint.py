@@ -100,7 +100,7 @@ def checkpoint_cost(
 def restart_time_s(job: Job, size_bytes: int, recovery: Recovery = DEFAULT_RECOVERY) -> float:
     """From a failure to training again: detection, restart and loading ``size_bytes``.
 
-    Storage whose read bandwidth is not given reads as fast as it writes.
+    Storage whose read bandwidth is not given reads as fast as it writes (A17).
     """
     storage = job.cluster.storage
     load = size_bytes / (storage.read_bytes_per_s or storage.write_bytes_per_s)

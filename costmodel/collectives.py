@@ -1,4 +1,4 @@
-"""Time of collectives over a hierarchy of links: alpha-beta per level.
+"""Time of collectives over a hierarchy of links: alpha-beta per level (A6).
 
 Sizes are bytes of the whole (gathered) buffer on one rank. Every function takes numbers or arrays.
 """

@@ -2,7 +2,7 @@
 
 A matrix product costs its FLOPs at the architecture's rate plus the traffic of its operands: the
 sum stands for prologue, epilogue and wave tails, which grow as 1/M + 1/N + 1/K (Williams 2009,
-roofline, without perfect overlap). Everything is per GPU and per microbatch.
+roofline, without perfect overlap) (A19). Everything is per GPU and per microbatch.
 """
 
 from __future__ import annotations
@@ -206,7 +206,7 @@ def host_floor(job: Job, machine: Machine) -> Seconds:
 def expert_layers(
     job: Job, machine: Machine, tokens: Array, tp: Ints, ep: Ints, etp: Ints
 ) -> Seconds:
-    """Routed and shared experts of one MoE layer, balanced over the experts a GPU holds.
+    """Routed and shared experts of one MoE layer, balanced over the experts a GPU holds (A2).
 
     Sequence parallelism leaves tokens / tp on a GPU, expert tensor parallelism gathers etp such
     shares; their top_k copies spread over experts / ep experts, each product as narrow as one

@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 
 from layoutopt.costmodel import memory, step
-from layoutopt.costmodel.axes import FULL, Axes, Ints, axes_of
+from layoutopt.costmodel.assumptions import cited_for
+from layoutopt.costmodel.axes import FULL, SELECTIVE, Axes, Ints, axes_of
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
-from layoutopt.costmodel.counts import count, flops_6nd_per_token, model_flops_per_token
+from layoutopt.costmodel.counts import (
+    attention_flops_per_token_forward,
+    count,
+    flops_6nd_per_token,
+    matmul_flops_per_token_forward,
+    model_flops_per_token,
+)
+from layoutopt.costmodel.extrapolation import warnings_for
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
@@ -18,7 +26,8 @@ from layoutopt.units import KIB, TERA
 def estimate(job: Job, layout: Layout) -> Estimate:
     """Memory, step time, checkpoints and run of ``layout``; same arguments, same answer.
 
-    The layout is taken as legal: `rules.broken_rules` says whether it is.
+    The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
+    and no formula reads yet is named in ``warnings`` (A18).
     """
     axes = axes_of([layout])
     stages = given_stages(layout.layers_per_stage or even_split(job.model.layers, layout.pp))
@@ -31,6 +40,8 @@ def estimate(job: Job, layout: Layout) -> Estimate:
         step=step_time,
         checkpoint=checkpoint,
         run=run,
+        warnings=warnings_for(job, layout),
+        assumptions=cited_for(job, layout),
     )
 
 
@@ -57,9 +68,7 @@ def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
     tokens = training.tokens_per_step
     useful = model_flops_per_token(job.model, training.seq_len) * tokens
     plain = flops_6nd_per_token(job.model) * tokens
-    # Full recompute runs the forward pass again: a third of the model FLOPs.
-    again = seconds["recompute"] / (seconds["compute"] + seconds["recompute"])
-    again_flops = useful / 3 if int(axes.recompute[0]) == FULL else useful * again
+    again_flops = _repeated_flops_per_token(job, int(axes.recompute[0])) * tokens
     peak = job.cluster.gpu.peak(training.precision) * job.gpus * time_s
     return StepTime(
         time_s=time_s,
@@ -73,6 +82,23 @@ def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
         mfu_6nd=plain / peak,
         hfu=(useful + again_flops) / peak,
     )
+
+
+def _repeated_flops_per_token(job: Job, recompute: int) -> float:
+    """FLOPs that recomputation adds to a token: what HFU counts beside MFU.
+
+    full: the forward pass, a third of the model FLOPs (8ND, Narayanan 2021, section 5.1).
+    selective: attention's core, or every second product of a layer where the scope is per operator.
+    """
+    model, seq = job.model, job.training.seq_len
+    if recompute == FULL:
+        return model_flops_per_token(model, seq) / 3
+    if recompute != SELECTIVE:
+        return 0.0
+    if job.software.selective_scope == "per_op":
+        head = 2 * model.vocab * model.hidden
+        return (matmul_flops_per_token_forward(model) - head) / 2
+    return attention_flops_per_token_forward(model, seq)
 
 
 def _memory(job: Job, layout: Layout, axes: Axes, stages: Stages) -> Memory:

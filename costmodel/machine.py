@@ -17,7 +17,7 @@ class Machine:
     gemm_flops_per_s: float
     """Linear layers, in the job's precision."""
     gemm16_flops_per_s: float
-    """What stays in 16 bit: the loss head, unfused attention."""
+    """What stays in 16 bit (or fp32): the loss head, unfused attention."""
     gemm_bytes: float
     """Bytes an operand element of a linear layer takes."""
     attention_forward_flops_per_s: float
@@ -39,7 +39,7 @@ def machine(job: Job) -> Machine:
     reach = job.efficiency or efficiency_of(gpu.architecture)
     power = ((gpu.watts or reach.watts) / reach.watts) ** reach.power_exponent
     speed = min(1.0, power) / job.software.compute_factor
-    peak16 = gpu.peak("fp16" if training.precision == "fp16" else "bf16")
+    peak16 = gpu.peak(training.precision if training.precision in ("fp16", "fp32") else "bf16")
     share, width = {
         "nvfp4": (reach.gemm4, 0.5),
         "fp8": (reach.gemm8, 1.0),
@@ -91,7 +91,7 @@ def _levels(job: Job, reach: Efficiency) -> tuple[LinkLevel, ...]:
 
 @lru_cache(maxsize=1024)
 def used_gpus(domain_gpus: int, gpus_per_node: int, gpus: int) -> int:
-    """GPUs of one full domain of a level that a job of ``gpus`` stands on (A12).
+    """GPUs of one full domain of a level that a job of ``gpus`` stands on (A14).
 
     All of a server. Of a larger domain, whole servers, as many as let the job fill every domain
     alike: 64 of an NVL72's 72 for 16,384 GPUs; all of it where that would leave half unused.

@@ -1,7 +1,7 @@
 """How long a run takes when the machine fails: expected wall time and the best save interval.
 
-Failures arrive at random with a constant rate (exponential model, assumption of Young 1974 and
-Daly 2006). Every function takes floats or numpy arrays and returns numpy values of the broadcast
+Failures arrive at random with a constant rate (exponential model of Young 1974 and Daly 2006;
+A16). Every function takes floats or numpy arrays and returns numpy values of the broadcast
 shape; all times are seconds. Symbols:
 
     T        time of one optimizer step           M      mean time between failures of the job

@@ -70,10 +70,13 @@ def interleaving_fits(pp: int, vpp: int, microbatches: int) -> bool:
 
 
 def expert_parallel_fits(job: Job, ep: int, etp: int, pp: int) -> bool:
-    """Experts divide over ep, and ep * etp * pp divides the GPUs (Megatron's parallel_state)."""
-    if job.model.moe is None:
+    """Experts divide over ep, their width over etp, and ep * etp * pp divides the GPUs (Megatron's
+    parallel_state)."""
+    moe = job.model.moe
+    if moe is None:
         return ep == 1 and etp == 1
-    return job.model.moe.experts % ep == 0 and job.gpus % (ep * etp * pp) == 0
+    divided = moe.experts % ep == 0 and moe.expert_ffn % etp == 0
+    return divided and job.gpus % (ep * etp * pp) == 0
 
 
 def sharding_fits(job: Job, zero_stage: int, pp: int) -> bool:

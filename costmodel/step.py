@@ -30,7 +30,8 @@ class StepParts:
 def exposed(wire: Array, window: Array, share: float) -> Array:
     """Seconds of communication that compute does not hide.
 
-    At most ``share`` of it can hide, and no more than the window: max((1 - share) w, w - window).
+    At most ``share`` of it can hide, and no more than the window (A4):
+    max((1 - share) w, w - window).
     """
     left: Array = np.maximum((1 - share) * wire, wire - window)
     return left
@@ -128,7 +129,7 @@ def _once_a_step(
     """Exposed data-parallel traffic and the optimizer step, on the first stage.
 
     The reduction hides behind the stage's last backward passes, the gather behind its first
-    forward passes: the first stage ends its backward last, with nothing to wait for.
+    forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
     first_layers = stages.layers[..., 0]
     sync = terms.sync_seconds(

@@ -79,7 +79,7 @@ def layer_terms(
 ) -> LayerTerms:
     """One average layer: axes (tp, cp, ep, micro_batch, recompute); the rest are options.
 
-    Layers with and without experts are averaged by their number.
+    Layers with and without experts are averaged by their number (A1).
     """
     rates = machine(job)
     sp_flags, etp = np.asarray(sp), np.asarray(etp)
@@ -198,9 +198,9 @@ def message_seconds(
 ) -> Array:
     """Exposed seconds of one stage boundary, one microbatch and chunk, both directions.
 
-    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis, so some boundary
-    crosses the outermost level of the job, and that stage sets the pace. With sequence parallelism
-    each tp rank sends its own share (Narayanan 2021, section 4.1: scatter/gather).
+    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis (A5), so some
+    boundary crosses the outermost level of the job, and that stage sets the pace. With sequence
+    parallelism each tp rank sends its own share (Narayanan 2021, section 4.1: scatter/gather).
     """
     rates = machine(job)
     link = collectives.farthest(rates.levels, job.gpus)
@@ -304,8 +304,8 @@ def sync_seconds(
     """Gradient reduction and weight gather of the first stage, once a step.
 
     Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
-    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here. Where the
-    shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
+    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here (A15). Where
+    the shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
     Expert weights reduce over their own group.
     """
     rates, software = machine(job), job.software

@@ -1,0 +1,58 @@
+"""Where an estimate goes beyond what was measured, or leaves out what was asked."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from layoutopt.costmodel.efficiency import efficiencies
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+
+MEASURED_GPUS = 10_000
+"""Of the 1,727 step times in benchmarks/measured, 3 are from more GPUs than this, all of them
+MLPerf runs of a few hundred steps; a test counts them."""
+
+
+def warnings_for(job: Job, layout: Layout) -> tuple[str, ...]:
+    """Sentences with numbers, for the answer; empty where the model stands on measured ground."""
+    return (*_beyond_measurements(job, layout), *_left_out(job, layout))
+
+
+def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
+    gpu = job.cluster.gpu
+    if job.gpus > MEASURED_GPUS:
+        yield (
+            f"{job.gpus:,} GPUs: nearly no measured run behind this model is larger than "
+            f"{MEASURED_GPUS:,}; step times above that are extrapolated"
+        )
+    if gpu.architecture not in efficiencies():
+        yield (
+            f"{gpu.name}: nothing is known of the architecture {gpu.architecture!r}, its kernels "
+            "are taken to reach the same shares of peak as Hopper's (A9)"
+        )
+    domain = job.cluster.levels[0].gpus
+    if layout.tp > domain:
+        yield (
+            f"tp {layout.tp} leaves the scale-up domain of {domain} GPUs: few such runs are "
+            "measured, and all of them were slow"
+        )
+    if job.training.precision == "fp32":
+        yield "fp32: activations are counted in 2 bytes, as in mixed precision, but take twice that"
+
+
+def _left_out(job: Job, layout: Layout) -> Iterator[str]:
+    if layout.recompute == "full" and layout.recompute_layers is not None:
+        yield (
+            f"recompute full:{layout.recompute_layers} is priced as full recompute of every layer "
+            "(A18)"
+        )
+    usual = Layout().axis_order
+    if layout.axis_order != usual:
+        yield f"axis_order {layout.axis_order} is priced as {usual} (A18)"
+    if layout.schedule == "zbv":
+        yield "schedule zbv is priced as zb-h1, whose bubble is larger"
+    if job.model.mtp_layers:
+        yield (
+            f"{job.model.mtp_layers} multi-token-prediction layers of {job.model.name} are in the "
+            "checkpoint, but in neither step time nor memory (A18)"
+        )
