@@ -165,17 +165,19 @@ def recompute_share(job: Job, recompute: Ints) -> tuple[Array, Array]:
 
 
 def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
-    """Final norm, output product in 16 bit and cross-entropy over the (sharded) vocabulary.
+    """Final norm, output product in 16 bit and cross-entropy.
 
-    Cross-entropy passes over the logits about 4 times in fp32 where it is one fused kernel
-    (24 bytes a logit both ways), 10 times where it is not (48 bytes).
+    The product is cut over tp; cross-entropy as well where the loss is vocabulary-parallel, else
+    every rank passes over all gathered logits. It passes over them about 4 times in fp32 where it
+    is one fused kernel (24 bytes a logit both ways), 8 times where it is not (48 bytes).
     """
     model = job.model
-    vocab = model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
-    flops = 2.0 * tokens * model.hidden * vocab / machine.gemm16_flops_per_s
-    operands = tokens * model.hidden + model.hidden * vocab + tokens * vocab
+    own = model.vocab / tp
+    flops = 2.0 * tokens * model.hidden * own / machine.gemm16_flops_per_s
+    operands = tokens * model.hidden + model.hidden * own + tokens * own
     once = flops + 2.0 * operands / machine.memory_bytes_per_s
-    entropy = tokens * vocab * (24.0 if job.software.fused_loss else 48.0)
+    seen = own if job.software.vocab_parallel_loss else model.vocab
+    entropy = tokens * seen * (24.0 if job.software.fused_loss else 48.0)
     both_ways = entropy / machine.memory_bytes_per_s
     return Seconds(once + both_ways / 2, 2 * once + both_ways / 2)
 

@@ -14,7 +14,7 @@ from layoutopt.costmodel import terms
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.compute import dense_share
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import attention_kernel
+from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.costmodel.pipeline import layers_in_flight
 from layoutopt.costmodel.stages import Stages
 from layoutopt.units import GIB, KIB
@@ -160,7 +160,7 @@ def activation_kib(
     if job.software.selective_scope == "per_op":
         selective = tokens * _per_op_bytes_a_token(job, tp, share)
     else:
-        selective = whole
+        selective = whole - tokens * _module_bytes_a_token(job, tp, etp)
     kept = np.select(
         [recompute == FULL, recompute == SELECTIVE],
         [2.0 * tokens * job.model.hidden / share, selective],
@@ -169,33 +169,58 @@ def activation_kib(
     return to_kib(kept)
 
 
+UNFUSED_NORM_BYTES = 12.0
+"""Extra bytes per element that a norm in the framework's own operators keeps for its backward pass:
+the fp32 input, the fp32 normalised value and its 16-bit copy... (A13)."""
+
+
 def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
     """Everything but attention scores, bytes a token and layer.
 
-    Block input and norm output, twice (8 h); q, k, v and attention output; MLP input product (one
-    tensor, two where gated) and activation output; log-sum-exp of a flash kernel (4 a head), or
-    the masks of the two dropouts that its day used where it is not flash (2 h).
+    Residual stream before each norm (2h each) and norm outputs; q, k, v and attention output; MLP
+    input product (one tensor, two where gated) and activation output; log-sum-exp of the flash
+    kernel (4 a head). What feeds a linear layer is kept in that layer's precision: one byte in 8
+    bit; attention output then is kept twice (Transformer Engine).
     """
-    model = job.model
-    flash = attention_kernel(job).startswith("flash")
-    hidden = (8.0 if flash else 10.0) * model.hidden / share
-    row_sums = 4.0 * model.heads / tp if flash else 0.0
-    attention = 2.0 * (2 * model.q_width + 2 * model.kv_width) / tp
-    if model.mla is not None:
-        score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-        heads = model.heads * (2 * score + 2 * model.mla.v_head_dim) / tp
-        latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
-        attention = 2.0 * heads + 4.0 * latents
-    gated = 3 if model.gated_mlp else 2
-    dense = 2.0 * gated * model.ffn / tp
-    mlp = dense_share(job) * dense
+    model, narrow = job.model, machine(job).gemm_bytes
+    kept = min(2.0, max(1.0, narrow))
+    norm = 2.0 + kept + (0.0 if fused_norm(job) else UNFUSED_NORM_BYTES)
+    hidden = 2 * norm * model.hidden / share
+    attention = _attention_bytes_a_token(job, tp, kept)
+    dropout = 2.0 * model.hidden / share if not attention_kernel(job).startswith("flash") else 0.0
+    mlp = dense_share(job) * _mlp_bytes(job, model.ffn / tp, kept)
     if model.moe is not None:
         moe = model.moe
         copies = moe.top_k * np.asarray(etp) / tp
-        routed = copies * (4.0 * model.hidden + 2.0 * gated * moe.expert_ffn / np.asarray(etp))
-        shared = 2.0 * gated * moe.shared_ffn / tp
+        inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept)
+        routed = copies * ((2.0 + kept) * model.hidden + inner)
+        shared = _mlp_bytes(job, moe.shared_ffn / tp, kept)
         mlp = mlp + (1 - dense_share(job)) * (routed + shared)
-    return hidden + attention + row_sums + mlp
+    return hidden + attention + dropout + mlp
+
+
+def _mlp_bytes(job: Job, width: Array | float, kept: float) -> Array:
+    """Input product(s) in 16 bit and the activation's output in the linear layer's precision.
+
+    Eager frameworks keep the activation of the gate beside its product with the other half.
+    """
+    products = 4.0 if job.model.gated_mlp else 2.0
+    eager = 2.0 if job.model.gated_mlp and not job.software.fused_activation else 0.0
+    return np.asarray((products + kept + eager) * width)
+
+
+def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
+    """q, k, v, output, and what the latent projections of MLA keep."""
+    model = job.model
+    again = kept if kept < 2 else 0.0
+    if model.mla is None:
+        tensors = 2.0 * (2 * model.q_width + 2 * model.kv_width) + again * model.q_width
+        return np.asarray((tensors + 4.0 * model.heads) / tp)
+    score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+    value = model.mla.v_head_dim
+    heads = model.heads * (2.0 * (2 * score + 2 * value) + again * value + 4.0) / tp
+    latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
+    return np.asarray(heads + (2.0 + kept) * latents)
 
 
 def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
@@ -205,6 +230,22 @@ def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
     if kernel.startswith("flash"):
         return 0.0
     return (5.0 if kernel == "fused_softmax" else 9.0) * job.model.heads * job.training.seq_len / tp
+
+
+def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
+    """What selective recompute drops beside the core: MLA's expanded heads and the experts'
+    activation output (Megatron's mla_up_proj and moe_act modules); nothing in a dense model."""
+    model = job.model
+    kept = min(2.0, max(1.0, machine(job).gemm_bytes))
+    dropped: Array = np.zeros(np.shape(tp))
+    if model.mla is not None:
+        score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
+        dropped = dropped + 2.0 * model.heads * (2 * score + model.mla.v_head_dim) / tp
+    if model.moe is not None:
+        copies = model.moe.top_k * np.asarray(etp) / tp
+        act = copies * kept * model.moe.expert_ffn / np.asarray(etp)
+        dropped = dropped + (1 - dense_share(job)) * act
+    return dropped
 
 
 def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
@@ -244,7 +285,8 @@ def working_kib(
     if job.software.selective_scope == "per_op":
         selective = again
     else:
-        selective = tokens * np.broadcast_to(_score_bytes_a_token(job, tp), np.shape(tokens))
+        modules = _module_bytes_a_token(job, tp, etp)
+        selective = tokens * (_score_bytes_a_token(job, tp) + modules)
     extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
     return to_kib(gradients + extra)
 

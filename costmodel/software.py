@@ -35,6 +35,8 @@ class Software(Frozen):
     fused_loss: bool = False
     """Cross-entropy keeps no fp32 copy of the logits."""
     fused_norm: bool = True
+    fused_activation: bool = True
+    """The gated activation is one kernel, and keeps no copy of its gate."""
     attention_kernel: Literal["flash3", "flash2", "flash1", "fused_softmax", "unfused"] = "flash2"
     vocab_multiple: int = 1
     """The vocabulary is padded to this many times tp."""
