@@ -1,9 +1,9 @@
 """Where the cost model is off, axis by axis: ``python -m benchmarks.residuals [FILE ...]``.
 
 For each axis (tp, micro-batch, framework, ...) and each of its values: how many records, the mean
-error, and the median of predicted / measured - 1 once the record's own group (source file,
-framework, model, GPU, precision, kernel) has been centred. The first column says how wrong, the
-last one what the axis itself contributes: a value far from 0 there is a mechanism that is missing.
+error, the median of predicted / measured - 1 (bias), and the same within the record's own group
+(source file, framework, model, GPU, precision, kernel), where the group varies along the axis. A
+value far from 0 in the last column is a mechanism that is missing or wrong.
 """
 
 from __future__ import annotations
@@ -79,32 +79,42 @@ def ratios(entries: Iterable[Scored], figure: Figure) -> list[tuple[Case, float]
     return found
 
 
-def centred(points: Sequence[tuple[Case, float]]) -> list[tuple[Case, float, float]]:
-    """(case, ratio, ratio over its group's median); the last is 1 in a group of one."""
+def centred(points: Sequence[tuple[Case, float]], axis: str) -> list[float | None]:
+    """Each ratio over the median of its group; None where the group does not vary along ``axis``.
+
+    Within such a group nothing but the layout differs, so what is left belongs to the axis (and to
+    the axes that go with it).
+    """
     groups: dict[tuple[object, ...], list[float]] = defaultdict(list)
+    values: dict[tuple[object, ...], set[object]] = defaultdict(set)
     for case, ratio in points:
         groups[group_of(case)].append(ratio)
-    middles = {key: median(values) or 1.0 for key, values in groups.items()}
-    return [(case, ratio, ratio / middles[group_of(case)]) for case, ratio in points]
+        values[group_of(case)].add(AXES[axis](case))
+    middles = {key: median(ratios) for key, ratios in groups.items() if len(values[key]) > 1}
+    return [
+        ratio / middle if (middle := middles.get(group_of(case))) else None
+        for case, ratio in points
+    ]
 
 
 def rows(points: Sequence[tuple[Case, float]], axis: str) -> list[str]:
     """Lines of one axis, largest groups first."""
-    values: dict[str, list[tuple[float, float]]] = defaultdict(list)
-    for case, ratio, within in centred(points):
+    values: dict[str, list[tuple[float, float | None]]] = defaultdict(list)
+    for (case, ratio), within in zip(points, centred(points, axis), strict=True):
         values[str(AXES[axis](case))].append((ratio, within))
-    lines = []
-    for value, pairs in sorted(values.items(), key=lambda item: -len(item[1])):
-        if len(pairs) >= FEWEST:
-            lines.append(_row(value, pairs))
-    return lines
+    return [
+        _row(value, pairs)
+        for value, pairs in sorted(values.items(), key=lambda item: -len(item[1]))
+        if len(pairs) >= FEWEST
+    ]
 
 
-def _row(value: str, pairs: Sequence[tuple[float, float]]) -> str:
+def _row(value: str, pairs: Sequence[tuple[float, float | None]]) -> str:
     error = mean([abs(ratio - 1) for ratio, _ in pairs]) or 0.0
     bias = (median([ratio for ratio, _ in pairs]) or 1.0) - 1
-    within = (median([inner for _, inner in pairs]) or 1.0) - 1
-    return f"  {value:<62}{len(pairs):>6}{error:>9.1%}{bias:>+9.1%}{within:>+9.1%}"
+    middle = median([within for _, within in pairs if within is not None])
+    inner = "-" if middle is None else f"{middle - 1:+.1%}"
+    return f"  {value:<62}{len(pairs):>6}{error:>9.1%}{bias:>+9.1%}{inner:>9}"
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -127,6 +127,27 @@ def test_expert_tensor_parallelism_comes_from_the_notes(tmp_path: Path) -> None:
     assert case_of(record(tmp_path, entry)).layout.etp == 1
 
 
+@pytest.mark.parametrize(
+    ("kind", "notes", "taken"),
+    [
+        ("reserved", "rank-0 peak allocated", "reserved"),
+        (
+            None,
+            "peak is max allocated after iteration 2, reserved memory stayed near 40 GB",
+            "allocated",
+        ),
+        (None, "Max reserved 71.2 GiB (rank 3).", "reserved"),
+        (None, "Dispatcher DeepEP.", None),
+    ],
+)
+def test_the_kind_of_memory_comes_from_the_notes_where_no_field_says_it(
+    tmp_path: Path, kind: str | None, notes: str, taken: str | None
+) -> None:
+    entry = row(measured={"memory_kind": kind})
+    entry["notes"] = notes
+    assert case_of(record(tmp_path, entry)).memory_kind == taken
+
+
 def test_memory_of_the_last_rank_is_noticed(tmp_path: Path) -> None:
     entry = row()
     entry["notes"] = "memory of the rank that writes the log (the last one), torch allocated only"
@@ -228,7 +249,9 @@ def test_sequence_parallelism_needs_tensor_parallelism() -> None:
     ("profile", "layers", "pp", "microbatches", "chunks"),
     [
         (MEGATRON, 96, 1, 8, 1),
-        (MEGATRON, 96, 12, 24, 8),
+        (MEGATRON, 96, 12, 24, 4),
+        (MEGATRON, 84, 4, 8, 7),  # 21 layers a stage: 7 chunks of 3
+        (MEGATRON, 64, 64, 64, 1),  # one layer a stage
         (MEGATRON, 96, 12, 25, 1),  # pp must divide the microbatches
         (MEGATRON, 126, 16, 16, 1),  # layers do not divide
         (DEEPSPEED, 96, 12, 24, 1),

@@ -131,7 +131,9 @@ def test_a_misspelt_section_gets_the_nearest_key(tmp_path: Path) -> None:
     ],
 )
 def test_a_wrong_value_is_named(tmp_path: Path, section: str, key: str, value: Any) -> None:
-    path = write(tmp_path / "a.jsonl", row(**{section: {key: value}}))
+    entry = row()
+    entry[section][key] = value
+    path = write(tmp_path / "a.jsonl", entry)
     error = refused([path])
     assert error.field == f"{section}.{key}"
     assert error.value == value

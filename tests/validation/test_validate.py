@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from layoutopt.validation import validate
+from layoutopt.validation import Scored, validate
 from tests.validation.builders import row, tp_is_slow, write
 
 SHIPPED = sorted((Path(__file__).parents[2] / "benchmarks" / "measured").glob("*.jsonl"))
@@ -105,7 +105,12 @@ def test_shipped_records_that_are_complete_are_never_left_unpredicted() -> None:
             for section, keys in needed.items()
             for key in keys
         )
-        batch, dp = entry.record.training.get("global_batch"), entry.record.layout.get("dp")
-        divides = complete and batch % (dp * (entry.record.training.get("micro_batch") or 1)) == 0
-        if divides:
+        if complete and entry.record.training["global_batch"] % _samples_at_once(entry) == 0:
             assert entry.predicted_s is not None, (entry.record.id, entry.why_not)
+
+
+def _samples_at_once(entry: Scored) -> int:
+    """Sequences that all data-parallel ranks take in one microbatch."""
+    dp: int = entry.record.layout["dp"]
+    micro_batch: int = entry.record.training.get("micro_batch") or 1
+    return dp * micro_batch

@@ -51,6 +51,8 @@ _SCHEDULES: dict[str, Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"]] =
 }
 
 _EXPERT_TP_NOTE = re.compile(r"(?:\bexpert TP:?|\bETP) (\d+)")
+_ALLOCATED_NOTE = re.compile(r"\b(?:peak|max) allocated\b|max_memory_allocated", re.IGNORECASE)
+_RESERVED_NOTE = re.compile(r"\b(?:peak|max) reserved\b", re.IGNORECASE)
 _LAST_RANK_NOTE = re.compile(r"memory of the rank that writes the log \(the last one\)")
 
 
@@ -65,6 +67,8 @@ class Case:
     """What the record does not say and was filled in: ``layout.vpp = 5: why``."""
     left_out: dict[Figure, str]
     """Figures that the summaries leave out, with the reason."""
+    memory_kind: str | None
+    """allocated, reserved or nvidia-smi; None: the record does not say."""
     memory_of_last_stage: bool
     """The measured memory is that of the last pipeline stage, not of the fullest one."""
 
@@ -88,6 +92,7 @@ def case_of(record: Record, calibration: Calibration | None = None) -> Case:
         layout=layout,
         filled=tuple(filled),
         left_out=_left_out(record),
+        memory_kind=_memory_kind(record),
         memory_of_last_stage=bool(_LAST_RANK_NOTE.search(record.notes)),
     )
 
@@ -304,6 +309,16 @@ def _with_defaults(layout: Layout, record: Record, software: Software, filled: l
 
 def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _memory_kind(record: Record) -> str | None:
+    """The record's field, else what its notes call the figure."""
+    given: str | None = record.measured.get("memory_kind")
+    if given is not None:
+        return given
+    if _ALLOCATED_NOTE.search(record.notes):
+        return "allocated"
+    return "reserved" if _RESERVED_NOTE.search(record.notes) else None
 
 
 def _left_out(record: Record) -> dict[Figure, str]:

@@ -151,13 +151,14 @@ def predicted_bytes(case: Case, estimate: Estimate) -> int:
     communication buffers too.
     """
     stages = estimate.memory.stages
-    kind = case.record.measured.get("memory_kind")
     if case.memory_of_last_stage:
         stages = (max(stages, key=lambda stage: stage.stage),)
     outside = estimate.memory.capacity_bytes - estimate.memory.usable_bytes
-    if kind == "allocated":
+    if case.memory_kind == "allocated":
         return max(stage.allocated for stage in stages)
-    return max(stage.reserved for stage in stages) + (outside if kind == "nvidia-smi" else 0)
+    return max(stage.reserved for stage in stages) + (
+        outside if case.memory_kind == "nvidia-smi" else 0
+    )
 
 
 def _ratio(predicted: float | None, measured: float | None) -> float | None:
