@@ -1,0 +1,111 @@
+"""Layers per stage: splits by hand, and the three stages that stand for all."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.memory import stage_bytes
+from layoutopt.costmodel.stages import even_classes, even_split, given_stages
+from layoutopt.costmodel.step import step_parts
+from tests.costmodel.cases import EXPERTS, SMALL, job, one, soft
+
+
+def test_llama_3_leaves_the_first_and_the_last_stage_one_layer_short() -> None:
+    """126 = 7 + 14 x 8 + 7 (Llama Team 2024, section 3.3.2)."""
+    assert even_split(126, 16) == (7, *[8] * 14, 7)
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "split"),
+    [
+        (12, 1, (12,)),
+        (12, 4, (3, 3, 3, 3)),
+        (13, 4, (3, 3, 4, 3)),
+        (14, 4, (3, 4, 4, 3)),
+        (15, 4, (4, 4, 4, 3)),
+        (5, 5, (1, 1, 1, 1, 1)),
+        (3, 2, (2, 1)),
+    ],
+)
+def test_spare_layers_go_to_the_middle_last_first(
+    layers: int, pp: int, split: tuple[int, ...]
+) -> None:
+    assert even_split(layers, pp) == split
+
+
+@given(st.integers(1, 300), st.data())
+def test_a_split_holds_every_layer_as_evenly_as_it_goes(layers: int, data: st.DataObject) -> None:
+    split = even_split(layers, data.draw(st.integers(1, layers)))
+    assert sum(split) == layers
+    assert max(split) - min(split) <= 1
+    assert split[-1] == min(split), "the loss head's stage is never a long one"
+
+
+@given(st.integers(1, 300), st.data())
+def test_the_listed_stages_are_stages_of_the_split(layers: int, data: st.DataObject) -> None:
+    pp = data.draw(st.integers(1, layers))
+    split, listed = even_split(layers, pp), even_classes(layers, one(pp))
+    for index, count, first, last in zip(
+        listed.index[0], listed.layers[0], listed.first[0], listed.last[0], strict=True
+    ):
+        assert count == split[index]
+        assert first == (index == 0)
+        assert last == (index == pp - 1)
+    assert listed.layers.max() == max(split)
+
+
+def test_given_stages_list_every_stage() -> None:
+    stages = given_stages((1, 3, 2))
+    assert stages.index.tolist() == [[0, 1, 2]]
+    assert stages.layers.tolist() == [[1, 3, 2]]
+    assert stages.first.tolist() == [[True, False, False]]
+    assert stages.last.tolist() == [[False, False, True]]
+
+
+@st.composite
+def layouts(draw: st.DrawFn) -> Layout:
+    """A layout of the 12-layer models on 64 GPUs, legal or not: stages are what is tested."""
+    tp, cp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
+    pp = draw(st.integers(1, 12))
+    return Layout(
+        tp=tp,
+        cp=cp,
+        pp=pp,
+        dp=max(1, 64 // (tp * cp * pp)),
+        ep=draw(st.sampled_from([1, 2])),
+        vpp=draw(st.sampled_from([1, 2, 3])),
+        micro_batch=draw(st.sampled_from([1, 2, 4])),
+        microbatches=draw(st.integers(1, 40)),
+        zero_stage=draw(st.integers(0, 3)),
+        reshard=draw(st.booleans()),
+        recompute=draw(st.sampled_from(RECOMPUTE)),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1"])),
+    )
+
+
+@given(
+    layouts(),
+    st.sampled_from([SMALL, EXPERTS]),
+    st.sampled_from([64, 1024, 200_000]),
+    st.booleans(),
+    st.sampled_from([2, 4]),
+)
+def test_no_unlisted_stage_is_slower_or_fuller(
+    layout: Layout, base: object, vocab: int, tied: bool, weight_bytes: int
+) -> None:
+    """The slowest and the fullest stage of an even split are among the three that are listed."""
+    assert isinstance(base, type(SMALL))
+    model = base.model_copy(update={"vocab": vocab, "tied_embeddings": tied})
+    asked = job(model, software=soft(weight_bytes=weight_bytes, microbatch_overhead_s=1e-5))
+    axes = axes_of([layout])
+    listed = even_classes(model.layers, axes.pp)
+    every = given_stages(even_split(model.layers, layout.pp))
+    fast, slow = step_parts(asked, axes, listed).total, step_parts(asked, axes, every).total
+    assert fast == pytest.approx(slow, rel=1e-12)
+    some = np.max(stage_bytes(asked, axes, listed).allocated)
+    assert some == np.max(stage_bytes(asked, axes, every).allocated)
