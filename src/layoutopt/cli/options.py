@@ -16,6 +16,13 @@ def text_option(*names: str, help: str, metavar: str) -> Callable[[F], F]:
     """An option with one value; given twice with two values it is refused, naming both."""
 
     def once(ctx: click.Context, param: click.Parameter, values: tuple[str, ...]) -> str | None:
+        swallowed = next((value for value in values if value.startswith("--")), None)
+        if swallowed:
+            raise InputError(
+                f"{names[0]} has no value: {swallowed} follows it",
+                field=param.name,
+                value=swallowed,
+            )
         if len(set(values)) > 1:
             raise InputError(
                 f"{names[0]} is given twice: {values[0]} and {values[1]}",

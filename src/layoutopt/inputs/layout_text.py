@@ -11,7 +11,7 @@ from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.errors import InputError
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_GPUS, read_count
 from layoutopt.inputs.words import choice
-from layoutopt.nearest import nearest_names
+from layoutopt.nearest import did_you_mean, nearest_names
 
 CP_KINDS = ("ring", "all_gather", "ulysses")
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zbv")
@@ -66,9 +66,12 @@ def split_pairs(text: str, field: str) -> dict[str, str]:
 def refuse_key(key: object, known: tuple[str, ...], field: str) -> InputError:
     """The refusal of a key that does not exist, with the nearest one that does."""
     close = nearest_names(str(key), known)
-    hint = f"did you mean {close[0]!r}?" if close else f"keys are {', '.join(known)}"
+    hint = did_you_mean(close) or f"; keys are {', '.join(known)}"
     return InputError(
-        f"{field} has no key {str(key)!r}; {hint}", field=field, value=str(key), nearest=close
+        f"{field} has no key {str(key)[:40]!r}{hint}",
+        field=field,
+        value=str(key)[:200],
+        nearest=close,
     )
 
 

@@ -77,8 +77,8 @@ def refuse_fixed_product(fixed: Mapping[str, int | str], gpus: int) -> None:
     words = " x ".join(f"{axis} {value}" for axis, value in shares.items())
     is_product = f" = {product:,}" if len(shares) > 1 else ""
     relation = "is not" if len(shares) == len(_SHARES_GPUS) else "does not divide"
-    below = max(1, gpus // product) * product
-    beside = [f"gpus={count}" for count in dict.fromkeys((below, below + product))]
+    below = gpus // product * product
+    beside = [f"gpus={count}" for count in (below, below + product) if count]
     if len(shares) == 1:
         axis, value = next(iter(shares.items()))
         beside = [f"{axis}={fit}" for fit in nearest_of(divisors(gpus), value, 2)]

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from layoutopt.errors import InputError
-from layoutopt.nearest import nearest_names
+from layoutopt.nearest import did_you_mean, nearest_names
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,7 +71,7 @@ def refuse_unknown(options: Mapping[str, Any], known: Iterable[str]) -> None:
     for name in options:
         if name not in known:
             close = nearest_names(name, known)
-            hint = f"; did you mean {close[0]!r}?" if close else f"; known: {', '.join(known)}"
+            hint = did_you_mean(close) or f"; known: {', '.join(known)}"
             raise InputError(f"no option is called {name!r}{hint}", field=name, nearest=close)
 
 

@@ -31,6 +31,8 @@ def hardware_list(*, color: bool = False) -> str:
 
 def find_hardware(text: str) -> tuple[GpuFacts | Instance, str | None]:
     """The GPU or cloud machine that ``text`` names, and a note where it fitted several GPUs."""
+    if text in catalog.gpu_names():
+        return catalog.gpu_facts(text), None
     if catalog.find_instance_name(text):
         return catalog.load_instance(text), None
     try:
