@@ -11,8 +11,9 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import RuleError
+from layoutopt.validation.records import read_records
 from layoutopt.validation.score import Scored, score
-from tests.validation.builders import estimate_of, record, row
+from tests.validation.builders import estimate_of, record, row, write
 
 
 def scored(tmp_path: Path, estimate: Estimate | None = None, **sections: Any) -> Scored:
@@ -117,3 +118,15 @@ def test_a_figure_that_the_record_withholds_is_predicted_but_not_counted(tmp_pat
     assert not entry.counts("time")
     assert entry.counts("fit")
     assert entry.to_dict()["left_out"] == {"time": "launch-bound"}
+
+
+def test_equal_runs_ask_the_cost_model_once(tmp_path: Path) -> None:
+    asked: list[Layout] = []
+
+    def estimator(job: Job, layout: Layout) -> Estimate:
+        asked.append(layout)
+        return estimate_of(layout, 12.0)
+
+    path = write(tmp_path / "a.jsonl", row("a"), row("b"), row("c", layout={"tp": 4, "dp": 1}))
+    assert [entry.predicted_s for entry in score(read_records([path]), estimator)] == [12.0] * 3
+    assert len(asked) == 2

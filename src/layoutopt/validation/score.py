@@ -91,7 +91,24 @@ def score(
     records: Iterable[Record], estimator: Estimator, calibration: Calibration | None = None
 ) -> list[Scored]:
     """Every record with its prediction, or the reason why there is none; in order."""
-    return [_score(record, estimator, calibration) for record in records]
+    estimate_once = _Memory(estimator)
+    return [_score(record, estimate_once, calibration) for record in records]
+
+
+class _Memory:
+    """Asks the cost model once for runs that were measured more than once."""
+
+    def __init__(self, estimator: Estimator) -> None:
+        self._estimator = estimator
+        # Jobs are kept: an id is a key only as long as what it names is alive.
+        self._known: dict[tuple[object, ...], tuple[Job, Estimate]] = {}
+
+    def __call__(self, job: Job, layout: Layout) -> Estimate:
+        parts = (job.model, job.cluster, job.training, job.software)
+        key = (*map(id, parts), job.gpus, layout)
+        if key not in self._known:
+            self._known[key] = (job, self._estimator(job, layout))
+        return self._known[key][1]
 
 
 def _score(record: Record, estimator: Estimator, calibration: Calibration | None) -> Scored:
