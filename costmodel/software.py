@@ -54,6 +54,9 @@ class Software(Frozen):
     """Share of ZeRO-3 gathers and scatters that can hide behind compute."""
     overlap_tp: float = 0.0
     """Share of tensor-parallel traffic hidden behind GEMMs."""
+    scatter_gather: bool = True
+    """Each tp rank sends its own share of a stage's output, sequence parallel or not (Narayanan
+    2021, section 4.1)."""
     overlap_pp: float = 0.0
     """Share of point-to-point messages hidden behind compute."""
     overlap_ep: float = 0.0

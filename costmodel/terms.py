@@ -200,11 +200,12 @@ def message_seconds(
 
     Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis (A5), so some
     boundary crosses the outermost level of the job, and that stage sets the pace. With sequence
-    parallelism each tp rank sends its own share (Narayanan 2021, section 4.1: scatter/gather).
+    parallelism, or where the framework scatters and gathers, each tp rank sends its own share
+    (Narayanan 2021, section 4.1).
     """
     rates = machine(job)
     link = collectives.farthest(rates.levels, job.gpus)
-    share = np.where(np.asarray(sp), tp, 1)
+    share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
     size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
     return np.where(np.asarray(pp) > 1, both, 0.0)
