@@ -17,6 +17,8 @@ FLOPS_CONVENTION = (
     "over the dense peak of the precision; mfu_6nd leaves attention out; hfu counts recompute"
 )
 
+_USUAL = Layout()
+
 
 def layers_per_stage(layout: Layout, layers: int) -> tuple[int, ...]:
     """The layout's own split, or the even one that None stands for."""
@@ -34,16 +36,12 @@ def layout_line(layout: Layout) -> str:
     parts = [f"tp={layout.tp}"]
     parts += [f"cp={layout.cp}"] if layout.cp > 1 else []
     parts += [f"pp={layout.pp}", f"dp={layout.dp}"]
-    parts += [
-        f"{axis}={getattr(layout, axis)}"
-        for axis in ("ep", "etp", "vpp")
-        if getattr(layout, axis) > 1
-    ]
+    inner = {axis: getattr(layout, axis) for axis in ("ep", "etp", "vpp")}
+    parts += [f"{axis}={degree}" for axis, degree in inner.items() if degree > 1]
     parts += [f"micro_batch={layout.micro_batch}", f"microbatches={layout.microbatches}"]
     parts += [f"zero_stage={layout.zero_stage}", f"recompute={recompute_text(layout)}"]
-    usual = Layout(schedule="interleaved" if layout.vpp > 1 else "1f1b")
-    for name in ("shard_degree", "reshard", "cp_kind", "schedule", "axis_order"):
-        if getattr(layout, name) != getattr(usual, name) and name != "schedule":
+    for name in ("shard_degree", "reshard", "cp_kind", "axis_order"):
+        if getattr(layout, name) != getattr(_USUAL, name):
             parts.append(f"{name}={str(getattr(layout, name)).lower()}")
     if layout.schedule not in ("1f1b", "interleaved"):
         parts.append(f"schedule={layout.schedule}")
