@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from layoutopt.costmodel.assumptions import ALL
 from layoutopt.costmodel.results import BREAKDOWN
 from tests.cli.conftest import Ran, Run, StandIn, feasible, infeasible, optimal, unknown
 from tests.cli.schemas import check
@@ -242,3 +243,13 @@ def test_a_cluster_that_never_fails_leaves_no_infinity(run: Run, tmp_path: Path)
     check(ran.json, "plan")
     assert ran.json["request"]["gpus"] == 32
     assert ran.json["run"]["expected_interruptions"] == 0
+
+
+def test_explain_prints_the_assumptions_that_the_figures_lean_on(run: Run) -> None:
+    numbers = run(*GIVEN, FITS, "--json").json["assumptions"]
+    table = run(*GIVEN, FITS, "--explain").out
+    assert numbers
+    for number in numbers:
+        assert ALL[number].text.split()[0] in table
+        assert any(line.startswith(f"{number} ") for line in table.splitlines())
+    assert "Leans on" not in run(*GIVEN, FITS).out

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from layoutopt.costmodel.assumptions import ALL
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Run
 from layoutopt.inputs.layout_text import stages_text
@@ -30,7 +31,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
     items += _why_not_part(answer.why_not) + _alternatives_part(answer)
     items += _filled_part(answer)
     if assumptions and answer.plan:
-        items += _sentences("Assumptions", answer.plan.assumptions)
+        items += _assumptions_part(answer.plan)
     items += _sentences("Warnings", answer.warnings)
     return render(items, color=color)
 
@@ -147,6 +148,14 @@ def _sentences(title: str, sentences: tuple[str, ...]) -> list[RenderableType]:
     if not sentences:
         return []
     return [heading(title), table([("-", sentence) for sentence in sentences])]
+
+
+def _assumptions_part(plan: Estimate) -> list[RenderableType]:
+    """The assumptions that the figures lean on, by number, with where each is known to break."""
+    if not plan.assumptions:
+        return []
+    rows = [(number, ALL[number].text, ALL[number].breaks) for number in plan.assumptions]
+    return ["", table(rows, ("Leans on", "assumption", "breaks with"))]
 
 
 def _why_not_part(why_not: WhyNot | None) -> list[RenderableType]:
