@@ -39,15 +39,22 @@ class Seconds:
 
 ZERO = Seconds(np.zeros(1), np.zeros(1))
 
+ALIGNMENT = 64
+"""Elements of a matrix's width that kernels work on at full speed in multiples of."""
+
 
 def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float) -> Seconds:
     """One linear layer, (rows x inner) @ (inner x columns), forward and backward.
 
     Backward is two products of the same size; the weight gradient is accumulated in place, which
     reads and writes ``accumulate`` bytes a weight, every microbatch. 8- and 4-bit products
-    quantise their input forward and the output's gradient backward.
+    quantise their input forward and the output's gradient backward. Widths that are not a whole
+    number of 64 elements (128 bytes) lose vector loads and tile edges (NVIDIA, Matrix
+    Multiplication Background, table 1).
     """
-    flops = 2.0 * rows * inner * columns / machine.gemm_flops_per_s
+    whole = (np.mod(inner, ALIGNMENT) == 0) & (np.mod(columns, ALIGNMENT) == 0)
+    rate = machine.gemm_flops_per_s * np.where(whole, 1.0, machine.reach.misaligned_rate)
+    flops = 2.0 * rows * inner * columns / rate
     operands = rows * inner + inner * columns + rows * columns
     traffic = machine.gemm_bytes * operands / machine.memory_bytes_per_s
     once = flops + traffic + machine.gap_s

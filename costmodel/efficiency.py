@@ -60,6 +60,8 @@ class Efficiency(Frozen):
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
+    misaligned_rate: float
+    """Rate of a product with a width that is not a multiple of 64 elements, over an aligned one."""
     expert_rate: float
     """Rate of grouped expert products over that of one product of the same size."""
     router_s: float

@@ -34,7 +34,17 @@ class Machine:
 
 
 def machine(job: Job) -> Machine:
-    """The rates of ``job``'s GPU and links; an unknown architecture is taken as hopper (A9)."""
+    """The rates of ``job``'s GPU and links; an unknown architecture is taken as hopper (A9).
+
+    Derived once a job and kept beside it: every term asks for it.
+    """
+    if "_machine" not in job.__dict__:
+        object.__setattr__(job, "_machine", _machine(job))
+    derived: Machine = job.__dict__["_machine"]
+    return derived
+
+
+def _machine(job: Job) -> Machine:
     gpu, training = job.cluster.gpu, job.training
     reach = job.efficiency or efficiency_of(gpu.architecture)
     power = ((gpu.watts or reach.watts) / reach.watts) ** reach.power_exponent

@@ -65,6 +65,8 @@ class Software(Frozen):
     """Kernel time over that of the architecture's reference kernels."""
     elementwise_factor: float = 1.0
     """Bytes that elementwise work moves over those of fused kernels (eager frameworks: more)."""
+    tp_factor: float = 1.0
+    """Time of tensor-parallel collectives over that of large ones on the same link."""
     comm_factor: float = 1.0
     """Network time over that of a clean fabric at the architecture's bus efficiency."""
     microbatch_overhead_s: float = 0.0

@@ -125,7 +125,7 @@ def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints)
     """
     ranks = collectives.group(rates.levels, tp, np.asarray(1))
     one = collectives.all_reduce(ranks, 2.0 * tokens * job.model.hidden)
-    once = 2 * one * (1 - job.software.overlap_tp)
+    once = 2 * one * job.software.tp_factor * (1 - job.software.overlap_tp)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
