@@ -108,6 +108,7 @@ def refuse_broken(job: Job, layout: Layout) -> None:
 def _why_not(request: SolveRequest, best: Estimate | None) -> WhyNot | None:
     """The layout of ``--why-not`` beside the best one."""
     from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.inputs.limits import outside
     from layoutopt.report.answer import WhyNot, by_part
     from layoutopt.report.reading import compare
 
@@ -123,4 +124,6 @@ def _why_not(request: SolveRequest, best: Estimate | None) -> WhyNot | None:
     mine = price(request.job, layout)
     if best is None:
         return WhyNot(layout, None, mine, None, "There is no best layout to compare it with.")
-    return WhyNot(layout, None, mine, by_part(mine, best), compare(mine, best))
+    beyond = outside(layout, request.question.fix, request.question.limits)
+    excluded = f"It is outside {' and '.join(beyond)}. " if beyond else ""
+    return WhyNot(layout, None, mine, by_part(mine, best), excluded + compare(mine, best))

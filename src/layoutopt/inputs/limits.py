@@ -8,7 +8,7 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.rules import divisors, nearest_of
 from layoutopt.errors import InputError, RuleError
 from layoutopt.inputs.layout_text import refuse_key, split_pairs
@@ -88,6 +88,19 @@ def refuse_fixed_product(fixed: Mapping[str, int | str], gpus: int) -> None:
         value=",".join(f"{axis}={value}" for axis, value in shares.items()),
         nearest=beside,
     )
+
+
+def outside(
+    layout: Layout, fixed: Mapping[str, int | str], limits: tuple[Limit, ...]
+) -> tuple[str, ...]:
+    """The fixed values and limits that ``layout`` does not keep to, as they were written."""
+    other = [
+        f"fix {axis}={value}" for axis, value in fixed.items() if getattr(layout, axis) != value
+    ]
+    broken = (
+        limit for limit in limits if not _HOLDS[limit.op](getattr(layout, limit.axis), limit.bound)
+    )
+    return (*other, *(f"limit {limit_text(limit)}" for limit in broken))
 
 
 def limit_text(limit: Limit) -> str:
