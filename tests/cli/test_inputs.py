@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from itertools import product
 from typing import Any
 
 import pytest
@@ -10,8 +12,10 @@ from hypothesis import strategies as st
 
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.models import load_model
+from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InputError
 from layoutopt.inputs.defaults import default_global_batch, default_seq_len, default_tokens
+from layoutopt.inputs.fixed import refuse_impossible
 from layoutopt.inputs.layout_text import LAYOUT_KEYS, layout_to_dict, read_layout, stages_text
 from layoutopt.inputs.limits import read_fix, read_limits, refuse_contradictions
 from layoutopt.inputs.numbers import read_count, read_money, read_seconds
@@ -208,3 +212,46 @@ def test_a_gpu_without_bf16_trains_in_fp16() -> None:
 def test_a_precision_that_the_gpu_lacks_is_a_warning() -> None:
     request = read_solve({"model": "8B", "gpus": 8, "gpu": "a100-sxm-80gb", "precision": "fp8"})
     assert any("fp8" in warning for warning in request.warnings)
+
+
+@given(
+    gpus=st.sampled_from([1, 6, 8, 48, 64, 96]),
+    batch=st.sampled_from([1, 12, 64, 96]),
+    fixed=st.dictionaries(
+        st.sampled_from(["tp", "cp", "pp", "dp", "vpp", "micro_batch", "microbatches"]),
+        st.sampled_from([1, 2, 3, 4, 6, 8, 12]),
+        max_size=4,
+    ),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_refused_before_the_search_is_part_of_no_legal_layout(
+    gpus: int, batch: int, fixed: dict[str, int]
+) -> None:
+    """A refusal is right: completing the fixed axes in every way finds no legal layout."""
+    options = {"model": "llama-3.1-8b", "gpus": gpus, "global_batch": batch}
+    job = read_solve(options).job
+    try:
+        refuse_impossible(fixed, job)
+    except InputError:
+        assert all(broken_rules(job, layout) for layout in _layouts(gpus, batch, fixed))
+
+
+def _layouts(gpus: int, batch: int, fixed: dict[str, int]) -> Iterator[Layout]:
+    """Every layout of ``gpus`` and ``batch`` that has the fixed values; vpp up to 12."""
+    divisors = {n for total in (gpus, batch) for n in range(1, total + 1) if total % n == 0}
+    every = sorted(divisors | {*range(1, 13)})
+    free = {axis: [fixed[axis]] if axis in fixed else every for axis in _AXES}
+    for tp, cp, pp in product(free["tp"], free["cp"], free["pp"]):
+        if gpus % (tp * cp * pp):
+            continue
+        dp = gpus // (tp * cp * pp)
+        for micro_batch in free["micro_batch"] if dp in free["dp"] else []:
+            microbatches, rest = divmod(batch, dp * micro_batch)
+            if rest or microbatches not in free["microbatches"]:
+                continue
+            for vpp in free["vpp"][:12]:
+                yield Layout(tp, cp, pp, dp, 1, 1, vpp, micro_batch, microbatches,
+                             sequence_parallel=False)  # fmt: skip
+
+
+_AXES = ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "microbatches")

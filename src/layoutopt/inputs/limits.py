@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import math
 import operator
 import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
-from layoutopt.costmodel.rules import divisors, nearest_of
-from layoutopt.errors import InputError, RuleError
+from layoutopt.errors import InputError
 from layoutopt.inputs.layout_text import refuse_key, split_pairs
 from layoutopt.inputs.numbers import MOST_BATCH, read_count
 from layoutopt.inputs.words import choice
@@ -26,7 +24,6 @@ _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "==": operator.eq,
     "!=": operator.ne,
 }
-_SHARES_GPUS = ("tp", "cp", "pp", "dp")
 
 
 def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str, int | str]:
@@ -66,28 +63,6 @@ def refuse_contradictions(fixed: Mapping[str, int | str], limits: tuple[Limit, .
             )
     for axis in {limit.axis for limit in limits}:
         _refuse_empty_range(axis, [limit for limit in limits if limit.axis == axis])
-
-
-def refuse_fixed_product(fixed: Mapping[str, int | str], gpus: int) -> None:
-    """Raises RuleError where the fixed tp, cp, pp, dp cannot make up ``gpus``."""
-    shares = {axis: int(fixed[axis]) for axis in _SHARES_GPUS if axis in fixed}
-    product = math.prod(shares.values())
-    if gpus % product == 0 and (len(shares) < len(_SHARES_GPUS) or product == gpus):
-        return
-    words = " x ".join(f"{axis} {value}" for axis, value in shares.items())
-    is_product = f" = {product:,}" if len(shares) > 1 else ""
-    relation = "is not" if len(shares) == len(_SHARES_GPUS) else "does not divide"
-    below = gpus // product * product
-    beside = [f"gpus={count}" for count in (below, below + product) if count]
-    if len(shares) == 1:
-        axis, value = next(iter(shares.items()))
-        beside = [f"{axis}={fit}" for fit in nearest_of(divisors(gpus), value, 2)]
-    raise RuleError(
-        f"fix {words}{is_product} {relation} the {gpus:,} GPUs",
-        field="fix",
-        value=",".join(f"{axis}={value}" for axis, value in shares.items()),
-        nearest=beside,
-    )
 
 
 def outside(

@@ -13,6 +13,7 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.errors import InputError, RuleError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.filled import Filled, Notebook
+from layoutopt.inputs.fixed import refuse_impossible
 from layoutopt.inputs.job import read_job, refuse_two_on_stdin
 from layoutopt.inputs.layout_complete import complete_layout
 from layoutopt.inputs.layout_text import LAYOUT_KEYS, read_layout
@@ -21,7 +22,6 @@ from layoutopt.inputs.limits import (
     read_fix,
     read_limits,
     refuse_contradictions,
-    refuse_fixed_product,
 )
 from layoutopt.inputs.machine import shown_path
 from layoutopt.inputs.numbers import read_count, read_money, read_seconds
@@ -105,7 +105,7 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
     why_not_keys = _layout_keys(options, "why_not", stdin)
     job = read_job(options, notebook, stdin)
-    refuse_fixed_product(fixed, job.gpus)
+    refuse_impossible(fixed, job)
     question = Question(
         job=job,
         fix=fixed,

@@ -1,0 +1,75 @@
+"""Fixed axes that no layout of the job can have: refused before the search, with what would do."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.rules import Broken, broken_rules, divisors, nearest_of
+from layoutopt.errors import RuleError
+
+_SHARES_GPUS = ("tp", "cp", "pp", "dp")
+_SHARES_BATCH = ("dp", "micro_batch", "microbatches")
+_NEEDS = {
+    "tensor_divides_heads": ("tp",),
+    "context_halves_the_sequence": ("cp",),
+    "a_layer_per_stage": ("pp",),
+    "even_chunks": ("pp", "vpp"),
+    "interleave_whole_groups": ("pp", "vpp", "microbatches"),
+    "experts_divide": ("ep",),
+    "framework_shards": ("zero_stage",),
+}
+"""Rule of costmodel.rules -> the axes that decide it; with all of them fixed no other axis can
+mend it, the rest being at 1, where every rule is mildest."""
+
+
+def refuse_impossible(fixed: Mapping[str, int | str], job: Job) -> None:
+    """Raises RuleError where ``fixed`` alone excludes every layout of ``job``."""
+    _refuse_product(fixed, _SHARES_GPUS, job.gpus, "gpus", "GPUs")
+    batch = job.training.global_batch
+    _refuse_product(fixed, _SHARES_BATCH, batch, "global_batch", "sequences of the global batch")
+    values: dict[str, Any] = dict(fixed)
+    broken = [
+        rule
+        for rule in broken_rules(job, Layout(**{"sequence_parallel": False, **values}))
+        if rule.rule in _NEEDS and all(axis in fixed for axis in _NEEDS[rule.rule])
+    ]
+    if broken:
+        raise _refusal(broken[0])
+
+
+def _refuse_product(
+    fixed: Mapping[str, int | str], axes: tuple[str, ...], total: int, option: str, unit: str
+) -> None:
+    """The fixed ones of ``axes`` have to divide ``total``, and to be it when all are fixed."""
+    shares = {axis: int(fixed[axis]) for axis in axes if axis in fixed}
+    product = math.prod(shares.values())
+    every = len(shares) == len(axes)
+    if total % product == 0 and (product == total or not every):
+        return
+    words = " x ".join(f"{axis} {value}" for axis, value in shares.items())
+    is_product = f" = {product:,}" if len(shares) > 1 else ""
+    raise RuleError(
+        f"fix {words}{is_product} {'is not' if every else 'does not divide'} the {total:,} {unit}",
+        field="fix",
+        value=",".join(f"{axis}={value}" for axis, value in shares.items()),
+        nearest=_beside(shares, total, option),
+    )
+
+
+def _beside(shares: Mapping[str, int], total: int, option: str) -> tuple[str, ...]:
+    """Values of the one fixed axis that divide ``total``; else totals that the product divides."""
+    if len(shares) == 1:
+        axis, value = next(iter(shares.items()))
+        return tuple(f"{axis}={fit}" for fit in nearest_of(divisors(total), value, 2))
+    product = math.prod(shares.values())
+    below = total // product * product
+    return tuple(f"{option}={size}" for size in (below, below + product) if size)
+
+
+def _refusal(rule: Broken) -> RuleError:
+    nearest = tuple(f"{rule.field}={value}" for value in rule.nearest)
+    return RuleError(f"fix: {rule.message}", field="fix", value=str(rule.value), nearest=nearest)
