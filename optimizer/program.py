@@ -1,0 +1,130 @@
+"""The whole CP-SAT model of a question: variables, rules, objective, put together."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from layoutopt.costmodel.axes import ints
+from layoutopt.costmodel.checkpoint import checkpoint_cost
+from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.errors import InternalError
+from layoutopt.optimizer import objective, rules
+from layoutopt.optimizer.space import Space
+from layoutopt.optimizer.tables import Tables
+from layoutopt.optimizer.variables import BITS, Degrees, Rows, Size
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, IntVar, LinearExprT
+
+Save = tuple[float, float]
+"""Seconds until a checkpoint is durable, and seconds that training stands still for it."""
+
+
+@dataclass(frozen=True)
+class Program:
+    """A built model. ``step`` is in quanta; ``saves`` are literals by what a checkpoint costs."""
+
+    model: CpModel
+    degrees: Degrees
+    step: IntVar | None
+    over_kib: IntVar | None
+    saves: Mapping[Save, IntVar]
+
+    @property
+    def sizes(self) -> tuple[Size, ...]:
+        """The tables that the model holds, and how large they are."""
+        return tuple(self.degrees.sizes)
+
+
+def build(space: Space, tables: Tables, *, soft_memory: bool = False) -> Program:
+    """The model of ``space``.
+
+    With ``soft_memory`` the question is another: how few KiB beyond the device's memory does a
+    layout need? Time does not count there.
+    """
+    from ortools.sat.python.cp_model import CpModel
+
+    model = CpModel()
+    degrees = Degrees(model, space.values)
+    rules.use_every_gpu(degrees, space)
+    rules.use_the_batch(degrees, space)
+    chunks = rules.cut_layers_evenly(degrees, space)
+    rules.interleave_whole_groups(degrees, space, chunks)
+    rules.framework_shards(degrees, space)
+    rules.experts_share_a_stage(degrees, space)
+    group = objective.Group(
+        *(
+            degrees.rows(table.name, table.axes, table.rows.tolist())
+            for table in (tables.layer, tables.ends, tables.shard)
+        )
+    )
+    over = _memory(degrees, space, tables, group, chunks, soft_memory)
+    if soft_memory:
+        assert over is not None
+        model.minimize(over)
+        return Program(model, degrees, None, over, {})
+    step = _step(degrees, space, tables, group, chunks)
+    model.minimize(step)
+    return Program(model, degrees, step, None, _saves(space, tables, group.shard))
+
+
+def _memory(
+    degrees: Degrees,
+    space: Space,
+    tables: Tables,
+    group: objective.Group,
+    chunks: Rows,
+    soft: bool,
+) -> IntVar | None:
+    held = rules.Memory(
+        group.layer, tables.layer, group.ends, tables.ends, group.shard, tables.shard
+    )
+    largest: LinearExprT = largest_allocation_kib(space.job)
+    over = None
+    if soft:
+        over = degrees.model.new_int_var(0, 2**50, "KiB over")
+        largest = largest + over
+    if space.keeps("every_stage_fits"):
+        rules.every_stage_fits(degrees, space, chunks, held, largest)
+    return over
+
+
+def _step(
+    degrees: Degrees, space: Space, tables: Tables, group: objective.Group, chunks: Rows
+) -> IntVar:
+    columns = objective.Columns(group, tables)
+    repeated = objective.repeated_sharding(degrees, tables, columns, group)
+    pipeline = objective.pipeline_time(degrees, space, tables, columns, chunks, repeated)
+    once = objective.once_a_step(degrees, space, columns, chunks)
+    step = degrees.model.new_int_var(0, 2**BITS, "step")
+    degrees.model.add(step == pipeline + once)
+    return step
+
+
+def _saves(space: Space, tables: Tables, shard: Rows) -> dict[Save, IntVar]:
+    """What a checkpoint costs depends on (tp, pp, zero_stage) and has few distinct values."""
+    table = tables.shard
+    _, write, stall = checkpoint_cost(
+        space.job, table.axis("tp"), table.axis("pp"), table.axis("zero_stage")
+    )
+    pairs, code = np.unique(np.stack([write, stall], axis=-1), axis=0, return_inverse=True)
+    return {
+        (float(pair[0]), float(pair[1])): shard.any_of(
+            (code.ravel() == place).nonzero()[0].tolist(), f"save {pair[0]:.6g} s"
+        )
+        for place, pair in enumerate(pairs)
+    }
+
+
+def check_valid(model: CpModel) -> None:
+    """Raises InternalError for a model that CP-SAT would call invalid: a fault of ours."""
+    message = model.validate()
+    if message:
+        raise InternalError(f"the solver's model is invalid: {message[:300]}")
+
+
+__all__ = ["Program", "Save", "build", "check_valid", "ints"]

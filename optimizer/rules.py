@@ -1,0 +1,123 @@
+"""The rules that join axes, one function each; the name is the rule.
+
+Rules that look at one axis alone have already shaped its domain (space.AXIS_RULES).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from layoutopt.costmodel.axes import ints
+from layoutopt.optimizer.space import Space
+from layoutopt.optimizer.tables import STAGES, StageShape, Table, held_layers, stage_shapes
+from layoutopt.optimizer.variables import Degrees, Rows
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import IntVar, LinearExprT
+
+
+def use_every_gpu(degrees: Degrees, space: Space) -> None:
+    """tp * cp * pp * dp is the number of GPUs."""
+    degrees.rows("grid", ("tp", "cp", "pp", "dp"), space.grids)
+
+
+def use_the_batch(degrees: Degrees, space: Space) -> None:
+    """dp * micro_batch * microbatches is the global batch."""
+    degrees.rows("batch", ("dp", "micro_batch", "microbatches"), space.batches)
+
+
+def cut_layers_evenly(degrees: Degrees, space: Space) -> Rows:
+    """Interleaved chunks hold equally many layers. Returns the (pp, vpp) rows."""
+    return degrees.rows("chunks", ("pp", "vpp"), space.chunks)
+
+
+def interleave_whole_groups(degrees: Degrees, space: Space, chunks: Rows) -> None:
+    """With vpp > 1, pp divides the microbatches."""
+    for (pp, vpp), literal in zip(space.chunks, chunks.literals, strict=True):
+        for microbatches, count in degrees["microbatches"].items():
+            if not space.groups(pp, vpp, microbatches):
+                degrees.model.add_implication(literal, count.negated())
+
+
+def framework_shards(degrees: Degrees, space: Space) -> None:
+    """Only ZeRO stages that the framework runs with this pipeline."""
+    for zero_stage in degrees["zero_stage"]:
+        for pp in degrees["pp"]:
+            if not space.shards(zero_stage, pp):
+                degrees.forbid(zero_stage=zero_stage, pp=pp)
+
+
+def experts_share_a_stage(degrees: Degrees, space: Space) -> None:
+    """ep divides the GPUs of a pipeline stage."""
+    for ep in degrees["ep"]:
+        for pp in degrees["pp"]:
+            if not space.expert_groups(ep, pp):
+                degrees.forbid(ep=ep, pp=pp)
+
+
+class Memory:
+    """What a stage holds, as columns of the tables, KiB."""
+
+    def __init__(self, layer: Rows, layers: Table, ends: Rows, end: Table, shard: Rows, sharding: Table):
+        self.saved = layer.at_least(layers.columns["saved"], "saved")
+        self.working = layer.at_least(layers.columns["working"], "working")
+        self.logits = ends.at_least(end.columns["logits"], "logits")
+        self.state = {
+            name: shard.at_least(sharding.columns[f"state_{name}"], f"state_{name}")
+            for name in STAGES
+        }
+
+
+def every_stage_fits(
+    degrees: Degrees,
+    space: Space,
+    chunks: Rows,
+    held: Memory,
+    largest_kib: LinearExprT,
+) -> None:
+    """State, activations in flight, and the worse of a layer's backward pass and the loss fit.
+
+    What is in flight depends on (pp, vpp) and, while the pipeline is not full, on the number of
+    microbatches: one set of constraints for each distinct count of layers in flight.
+    """
+    for (pp, vpp), literal in zip(space.chunks, chunks.literals, strict=True):
+        shapes = stage_shapes(space.job, pp)
+        for counts, microbatches in in_flight(space, pp, vpp).items():
+            when = [literal, _one_of(degrees, microbatches)]
+            for shape in shapes:
+                rest = held.state[shape.name] + counts[STAGES.index(shape.name)] * held.saved
+                _fits(degrees, when, shape, rest, held, largest_kib)
+
+
+def in_flight(space: Space, pp: int, vpp: int) -> dict[tuple[int, ...], list[int]]:
+    """Layer-microbatches held on each of STAGES, and the microbatch counts that lead to them."""
+    legal = [m for m in space.values["microbatches"] if space.groups(pp, vpp, m)]
+    found: dict[tuple[int, ...], list[int]] = defaultdict(list)
+    if legal:
+        counts = held_layers(space.job, pp, vpp, ints(legal)).tolist()
+        for count, microbatches in zip(counts, legal, strict=True):
+            found[tuple(count)].append(microbatches)
+    return found
+
+
+def _one_of(degrees: Degrees, microbatches: list[int]) -> IntVar:
+    """True where the number of microbatches is one of these."""
+    literals = degrees["microbatches"]
+    if len(microbatches) == 1:
+        return literals[microbatches[0]]
+    return degrees.any_value("microbatches", microbatches)
+
+
+def _fits(
+    degrees: Degrees,
+    when: list[IntVar],
+    shape: StageShape,
+    rest: LinearExprT,
+    held: Memory,
+    largest_kib: LinearExprT,
+) -> None:
+    model = degrees.model
+    model.add(rest + held.working <= largest_kib).only_enforce_if(when)
+    if shape.last:
+        model.add(rest + held.logits <= largest_kib).only_enforce_if(when)

@@ -1,0 +1,345 @@
+"""Terms of the cost model as tables of integers: the only place where seconds become integers.
+
+One table per set of axes, one row per combination of their values, one column per term. With
+M = microbatches / pp = global_batch * tp * cp / (gpus * micro_batch), which pp does not change,
+``m * layers_of_a_stage * t`` is ``(M t) * (pp * layers_of_a_stage)``: a column times a small
+integer that pp alone decides. Columns come plain (t) and times M (M t).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from layoutopt.costmodel import memory, terms
+from layoutopt.costmodel.axes import Array, Flags, Ints, ints
+from layoutopt.costmodel.defaults import default_layout_values
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.pipeline import layers_in_flight, overlap_window
+from layoutopt.costmodel.stages import Stages, even_classes
+from layoutopt.optimizer.space import Space, uses_sequence_parallel
+
+SHARE_OF_STEP = 2.5e-7
+"""Largest rounding error of a step that we aim at, as a share of the fastest conceivable step: a
+quarter of the millionth to which answers are exact."""
+_LARGEST = 2**58
+"""No product of a column and its multipliers may pass this: CP-SAT refuses 2^61 and more."""
+
+_FINEST = 10_000
+"""Denominators of a window in passes: a chunk count, which is far smaller."""
+
+STAGES = ("first", "long", "last")
+"""The stages of an even split that can be the slowest or the fullest (stages.even_classes)."""
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows over ``axes``; ``columns`` hold one integer per row."""
+
+    name: str
+    axes: tuple[str, ...]
+    rows: Ints
+    """Shape (rows, axes)."""
+    columns: dict[str, Ints] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def axis(self, name: str) -> Ints:
+        """The values of one axis, row by row."""
+        values: Ints = self.rows[:, self.axes.index(name)]
+        return values
+
+    def keep(self, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Table:
+        """The rows where ``mask`` is true."""
+        kept = {name: column[mask] for name, column in self.columns.items()}
+        return Table(self.name, self.axes, self.rows[mask], kept)
+
+
+@dataclass(frozen=True)
+class StageShape:
+    """Whole numbers about one of STAGES for one pp."""
+
+    name: str
+    layers: int
+    first: bool
+    last: bool
+
+
+@dataclass(frozen=True)
+class Tables:
+    """All tables of a space, in one quantum of seconds."""
+
+    layer: Table
+    """(tp, cp, ep, micro_batch, recompute): one layer's time, saved and working memory."""
+    ends: Table
+    """(tp, cp, micro_batch): embedding, loss head, messages, logits, M."""
+    shard: Table
+    """(tp, pp, zero_stage, ep): data-parallel traffic, optimizer step, model state."""
+    quantum_s: float
+    fine: int
+    """Sharding traffic that M multiplies is kept in quanta / fine."""
+    delta: int
+    """Quanta by which a step's sum may be off, either way."""
+    rounds: tuple[Fraction, ...]
+    """Distinct values of M, by the code in column ``rounds`` of ``ends``."""
+    links: tuple[tuple[int, ...], ...]
+    """pp values that share a stage boundary's link; one pair of message columns each."""
+
+    def seconds(self, quanta: float) -> float:
+        """Quanta as seconds, before jitter and the step's fixed cost."""
+        return quanta * self.quantum_s
+
+
+def stage_shapes(job: Job, pp: int) -> tuple[StageShape, ...]:
+    """The stages of ``even_classes`` for one pp, without repeats."""
+    stages = even_classes(job.model.layers, ints(pp))
+    found: dict[int, StageShape] = {}
+    for name, index, layers, first, last in zip(
+        STAGES,
+        stages.index[0].tolist(),
+        stages.layers[0].tolist(),
+        stages.first[0].tolist(),
+        stages.last[0].tolist(),
+        strict=True,
+    ):
+        found.setdefault(index, StageShape(name, layers, first, last))
+    return tuple(found.values())
+
+
+def held_layers(job: Job, pp: int, vpp: int, microbatches: Ints) -> Ints:
+    """Layer-microbatches in flight, shape (microbatches, STAGES), as the cost model counts them."""
+    wide = np.full_like(microbatches, pp)
+    stages = even_classes(job.model.layers, wide)
+    zeros = np.zeros_like(wide)
+    return layers_in_flight(stages, wide, np.full_like(wide, vpp), microbatches, zeros)
+
+
+def hiding_passes(job: Job, pp: int, vpp: int) -> Fraction:
+    """Passes of one layer that the once-a-step collectives can hide behind, on the first stage."""
+    window = Fraction(float(overlap_window(ints(pp), ints(vpp))[0])).limit_denominator(_FINEST)
+    return stage_shapes(job, pp)[0].layers * window
+
+
+def tables_of(space: Space) -> Tables:
+    """Prices every term of ``space`` once per combination of the axes that it depends on."""
+    return _Builder(space).tables()
+
+
+def mesh(space: Space, axes: tuple[str, ...]) -> Ints:
+    """Every combination of the axes' values, one row each."""
+    grids = np.meshgrid(*(ints(space.values[axis]) for axis in axes), indexing="ij")
+    return np.stack([grid.ravel() for grid in grids], axis=-1).astype(np.int64)
+
+
+class _Builder:
+    """Floats of every column first; the quantum that suits them all; then integers."""
+
+    def __init__(self, space: Space) -> None:
+        self.space, self.job = space, space.job
+        self.layer_rows = self._possible(mesh(space, ("tp", "cp", "ep", "micro_batch", "recompute")))
+        self.ends_rows = self._possible(mesh(space, ("tp", "cp", "micro_batch")))
+        self.shard_rows = mesh(space, ("tp", "pp", "zero_stage", "ep"))
+
+    def _possible(self, rows: Ints) -> Ints:
+        """Rows whose (tp, cp) some use of every GPU has."""
+        pairs = np.unique(ints([(tp, cp) for tp, cp, _, _ in self.space.grids]).reshape(-1, 2), axis=0)
+        code = rows[:, 0] * (self.job.gpus + 1) + rows[:, 1]
+        kept: Ints = rows[np.isin(code, pairs[:, 0] * (self.job.gpus + 1) + pairs[:, 1])]
+        return kept
+
+    def _rounds(self, tp: Ints, cp: Ints, micro_batch: Ints) -> Array:
+        batch = float(self.job.training.global_batch)
+        rounds: Array = batch * tp * cp / (self.job.gpus * micro_batch)
+        return rounds
+
+    def _sp(self, tp: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
+        return (tp > 1) & uses_sequence_parallel(self.job, 2)
+
+    @cached_property
+    def layer_s(self) -> dict[str, Array]:
+        """One layer and microbatch, seconds."""
+        tp, cp, ep, micro_batch, recompute = self.layer_rows.T
+        layer = terms.layer_terms(
+            self.job, tp, cp, ep, micro_batch, recompute, sp=self._sp(tp)
+        )
+        plain = {"total": layer.total, "forward": layer.forward, "backward": layer.backward}
+        rounds = self._rounds(tp, cp, micro_batch)
+        times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
+        return _filled({**plain, **times_m}, len(tp))
+
+    @cached_property
+    def ends_s(self) -> dict[str, Array]:
+        """Embedding, head, host and messages of one microbatch, seconds."""
+        tp, cp, micro_batch = self.ends_rows.T
+        plain = {
+            "embedding": terms.embedding_seconds(self.job, tp, cp, micro_batch).total,
+            "head": terms.head_seconds(self.job, tp, cp, micro_batch).total,
+        }
+        for code, pps in enumerate(self.links):
+            plain[f"message{code}"] = self._message(pps[0])
+        rounds = self._rounds(tp, cp, micro_batch)
+        times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
+        times_m["m_host"] = rounds * self.job.software.microbatch_overhead_s
+        return _filled({**plain, **times_m}, len(tp))
+
+    def _message(self, pp: int) -> Array:
+        tp, cp, micro_batch = self.ends_rows.T
+        return terms.message_seconds(
+            self.job, tp, cp, np.full_like(tp, pp), micro_batch, sp=self._sp(tp)
+        )
+
+    @cached_property
+    def links(self) -> tuple[tuple[int, ...], ...]:
+        """pp values grouped by equal messages: pp only decides which link a boundary crosses."""
+        groups: dict[bytes, list[int]] = {}
+        for pp in self.space.values["pp"]:
+            groups.setdefault(np.asarray(self._message(pp)).tobytes(), []).append(pp)
+        return tuple(tuple(pps) for pps in groups.values())
+
+    @cached_property
+    def shard_s(self) -> dict[str, Array]:
+        """Traffic and optimizer of the first stage once a step; ZeRO-2/3 traffic of a layer."""
+        job, software = self.job, self.job.software
+        tp, pp, z, ep = self.shard_rows.T
+        layers = even_classes(job.model.layers, pp).layers[..., 0]
+        sync = terms.sync_seconds(job, tp, pp, z, layers, ep=ep)
+        wire = terms.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp))
+        optimizer = terms.optimizer_seconds(job, tp, pp, z, layers, ep=ep)
+        return _filled(
+            {
+                "reduce": sync.reduce,
+                "reduce_least": (1 - software.overlap_grad_reduce) * sync.reduce,
+                "gather": sync.gather,
+                "gather_least": (1 - software.overlap_param_gather) * sync.gather,
+                "once": optimizer + terms.tied_embedding_seconds(job, tp, pp),
+                "forward_wire": wire.forward,
+                "forward_wire_least": (1 - software.overlap_fsdp) * wire.forward,
+                "backward_wire": wire.backward,
+                "backward_wire_least": (1 - software.overlap_fsdp) * wire.backward,
+            },
+            len(tp),
+        )
+
+    @cached_property
+    def multiplier(self) -> int:
+        """Sum of the factors that entries are multiplied with in one step: each may be half a
+        quantum off."""
+        largest = 0
+        for pp, vpp in self.space.chunks:
+            for stage in stage_shapes(self.job, pp):
+                layer = 5 * (pp * stage.layers + (self.job.model.layers - stage.layers) // vpp + 1)
+                ends = 2 * (pp + 1) + pp
+                messages = vpp * pp + pp
+                once = 2 * (int(hiding_passes(self.job, pp, vpp)) + 2) + 1
+                largest = max(largest, layer + ends + messages + once + 1)
+        return largest
+
+    def quantum_s(self) -> float:
+        """Fine enough for SHARE_OF_STEP, coarse enough for 64 bits."""
+        layers = self.job.model.layers
+        least = layers * float(np.min(self.layer_s["m_total"]))
+        wanted = 2 * SHARE_OF_STEP * least / self.multiplier
+        largest = max(
+            float(np.max(column))
+            for group in (self.layer_s, self.ends_s, self.shard_s)
+            for column in group.values()
+        )
+        most_vpp = max(self.space.values["vpp"])
+        return max(wanted, largest * self.multiplier * most_vpp / _LARGEST)
+
+    def tables(self) -> Tables:
+        """Everything as integers."""
+        quantum = self.quantum_s()
+        tp, cp, micro_batch = self.ends_rows.T
+        exact = self._exact_rounds()
+        rounds = tuple(sorted(set(exact)))
+        code = {value: index for index, value in enumerate(rounds)}
+        fine = self._fine(quantum, rounds)
+        ends = {name: _quanta(column, quantum) for name, column in self.ends_s.items()}
+        ends["rounds"] = ints([code[value] for value in exact])
+        ends["logits"] = _wide(memory.logits_kib(self.job, tp, cp, micro_batch), len(tp))
+        layer = {name: _quanta(column, quantum) for name, column in self.layer_s.items()}
+        layer |= self._layer_kib()
+        shard = {name: _quanta(column, quantum) for name, column in self.shard_s.items()}
+        for name in ("forward_wire", "backward_wire"):
+            for column in (name, f"{name}_least"):
+                shard[f"fine_{column}"] = _quanta(self.shard_s[column], quantum / fine)
+        shard |= self._state_kib()
+        return Tables(
+            layer=Table(
+                "layer", ("tp", "cp", "ep", "micro_batch", "recompute"), self.layer_rows, layer
+            ),
+            ends=Table("ends", ("tp", "cp", "micro_batch"), self.ends_rows, ends),
+            shard=Table("shard", ("tp", "pp", "zero_stage", "ep"), self.shard_rows, shard),
+            quantum_s=quantum,
+            fine=fine,
+            delta=self.multiplier // 2 + 2,
+            rounds=rounds,
+            links=self.links,
+        )
+
+    def _exact_rounds(self) -> list[Fraction]:
+        batch, gpus = self.job.training.global_batch, self.job.gpus
+        return [Fraction(batch * tp * cp, gpus * b) for tp, cp, b in self.ends_rows.tolist()]
+
+    def _fine(self, quantum: float, rounds: tuple[Fraction, ...]) -> int:
+        """Enough for M times an entry to be half a quantum off at most, within 64 bits."""
+        most = max(max((r.numerator for r in rounds), default=1), 1)
+        wanted = max((int(np.ceil(float(r))) for r in rounds), default=1)
+        largest = max(
+            float(np.max(self.shard_s[name], initial=0.0))
+            for name in ("forward_wire", "backward_wire")
+        )
+        room = _LARGEST / (most * max(largest / quantum, 1.0))
+        return max(1, min(wanted, int(room)))
+
+    def _layer_kib(self) -> dict[str, Ints]:
+        tp, cp, ep, micro_batch, recompute = self.layer_rows.T
+        args = (self.job, tp, cp, ep, micro_batch, recompute)
+        saved = memory.activation_kib(*args, sp=self._sp(tp))
+        working = memory.working_kib(*args, sp=self._sp(tp))
+        return {"saved": _wide(saved, len(tp)), "working": _wide(working, len(tp))}
+
+    def _reshard(self, pp: Ints) -> Flags:
+        """Whether gathered weights are dropped between the passes, as the framework does."""
+        software = self.job.software
+        return np.array(
+            [default_layout_values(software, tp=1, pp=p).reshard for p in pp.tolist()], dtype=bool
+        )
+
+    def _state_kib(self) -> dict[str, Ints]:
+        tp, pp, z, ep = (column[:, None] for column in self.shard_rows.T)
+        stages: Stages = even_classes(self.job.model.layers, self.shard_rows[:, 1])
+        state = memory.state_kib(
+            self.job,
+            tp,
+            pp,
+            z,
+            stages.layers,
+            stages.first,
+            stages.last,
+            ep=ep,
+            reshard=self._reshard(self.shard_rows[:, 1])[:, None],
+        ).total
+        wide = np.broadcast_to(state, stages.layers.shape)
+        return {f"state_{name}": wide[:, index] for index, name in enumerate(STAGES)}
+
+
+def _quanta(seconds: Array, quantum: float) -> Ints:
+    quanta: Ints = np.rint(seconds / quantum).astype(np.int64)
+    return quanta
+
+
+def _wide(values: Ints, rows: int) -> Ints:
+    return np.broadcast_to(values, (rows,)).astype(np.int64)
+
+
+def _filled(columns: dict[str, Array], rows: int) -> dict[str, Array]:
+    return {
+        name: np.broadcast_to(np.asarray(column, dtype=float), (rows,))
+        for name, column in columns.items()
+    }
