@@ -166,7 +166,7 @@ def test_the_table_starts_with_the_answer_and_keeps_to_100_columns(
         "Proof",
         "Uncertainty",
     ]
-    for part in ("Where the step goes", "Memory of stage", "Why", "Next best", "Filled in"):
+    for part in ("Where the step goes", "Memory of stage", "Why", "Next best: with  ", "Filled in"):
         assert part in ran.out
     assert "\x1b" not in ran.out
 
@@ -253,3 +253,10 @@ def test_explain_prints_the_assumptions_that_the_figures_lean_on(run: Run) -> No
         assert ALL[number].text.split()[0] in table
         assert any(line.startswith(f"{number} ") for line in table.splitlines())
     assert "Leans on" not in run(*GIVEN, FITS).out
+
+
+def test_the_next_best_are_shown_by_what_differs(run: Run, search_is: StandIn) -> None:
+    search_is(optimal)
+    lines = run(*SMALL).out.splitlines()
+    start = next(n for n, line in enumerate(lines) if line.startswith("Next best: with"))
+    assert lines[start + 1].startswith("recompute=full ")

@@ -21,7 +21,7 @@ from layoutopt.inputs.limits import read_fix, read_limits, refuse_contradictions
 from layoutopt.inputs.numbers import read_count, read_money, read_seconds
 from layoutopt.inputs.request import read_estimate, read_solve
 from layoutopt.optimizer.question import Limit
-from layoutopt.report.plan_json import layout_line
+from layoutopt.report.plan_json import layout_difference, layout_line
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,16 @@ def test_the_layout_line_says_what_is_not_usual(layout: Layout) -> None:
     for key in set(LAYOUT_KEYS) - set(read) - {"gpus", "global_batch", "schedule"}:
         usual = False if key == "sequence_parallel" and layout.tp == 1 else getattr(Layout(), key)
         assert getattr(layout, key) == usual or (key == "sequence_parallel" and layout.tp == 1)
+
+
+@given(layouts, layouts)
+@settings(max_examples=100, deadline=None)
+def test_a_difference_turns_one_layout_into_the_other(mine: Layout, best: Layout) -> None:
+    text = layout_difference(mine, best).replace(" ", "")
+    changed = read_layout(text) if text else {}
+    for key in set(LAYOUT_KEYS) - {"gpus", "global_batch", "schedule", "sequence_parallel"}:
+        if getattr(mine, key) is not None:
+            assert changed.get(key, getattr(best, key)) == getattr(mine, key)
 
 
 @given(st.lists(st.integers(0, 12), min_size=1, max_size=50))

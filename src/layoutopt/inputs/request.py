@@ -101,16 +101,17 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     options, notebook = given(options), Notebook()
     fixed, limits = read_fix(options.get("fix")), read_limits(options.get("limit"))
     refuse_contradictions(fixed, limits)
-    budget = _read_budget(options, notebook)
-    top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
     why_not_keys = _layout_keys(options, "why_not", stdin)
     job = read_job(options, notebook, stdin)
     refuse_impossible(fixed, job)
+    objective = _read_objective(options.get("objective"), job.cluster, notebook)
+    top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
+    budget = _read_budget(options, notebook)
     question = Question(
         job=job,
         fix=fixed,
         limits=limits,
-        objective=_read_objective(options.get("objective"), job.cluster, notebook),
+        objective=objective,
         deadline_s=read_seconds(options["deadline"], "deadline") if "deadline" in options else None,
         budget_usd=_read_dollars(options.get("budget"), job.cluster),
         top=top,

@@ -64,6 +64,16 @@ def table(
     return grid
 
 
+def wrapped(text: str, width: int = 86) -> str:
+    """``text`` broken after commas into lines of at most ``width`` where that can be."""
+    lines = [""]
+    for part in text.split(","):
+        if lines[-1] and len(lines[-1]) + len(part) + 1 > width:
+            lines.append("")
+        lines[-1] += f"{part},"
+    return "\n".join(lines).removesuffix(",")
+
+
 def bar(share: float, width: int = 24) -> str:
     """``share`` of 1 as a bar of blocks."""
     return "█" * max(0, min(width, round(share * width)))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from layoutopt.optimizer.outcome import Change, Miss
 from layoutopt.report.answer import Answer
-from layoutopt.report.console import heading, table
+from layoutopt.report.console import heading, table, wrapped
 from layoutopt.report.plan_json import layout_line
 from layoutopt.units import format_bytes, format_seconds
 
@@ -20,7 +20,7 @@ def misses_part(answer: Answer) -> list[RenderableType]:
     for miss in answer.misses:
         items += [
             heading(f"Nearest miss: {miss_line(miss)}"),
-            table([("layout", layout_line(miss.layout))]),
+            table([("layout", wrapped(layout_line(miss.layout)))]),
         ]
         if miss.changes:
             rows = [_change_row(change) for change in miss.changes]

@@ -52,6 +52,19 @@ def layout_line(layout: Layout) -> str:
     return ",".join(parts)
 
 
+def layout_difference(layout: Layout, best: Layout) -> str:
+    """What ``layout`` has other than ``best``, in the words of ``--layout``."""
+    mine, its = (layout_to_dict(one, one.layers_per_stage or ()) for one in (layout, best))
+    follows = {"schedule", "sequence_parallel"} if layout.tp == 1 else {"schedule"}
+    changed = {key: value for key, value in mine.items() if value != its[key]}
+    words = {
+        key: stages_text(value) if isinstance(value, list) else str(value).lower()
+        for key, value in changed.items()
+        if key not in follows and value not in (None, [])
+    }
+    return ", ".join(f"{key}={word}" for key, word in words.items())
+
+
 def step_json(step: StepTime) -> dict[str, Any]:
     """Seconds and rates of one step."""
     return {

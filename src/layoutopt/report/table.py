@@ -6,12 +6,13 @@ from typing import TYPE_CHECKING
 
 from layoutopt.costmodel.assumptions import ALL
 from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Run
 from layoutopt.inputs.layout_text import stages_text
 from layoutopt.report.answer import Answer, WhyNot
-from layoutopt.report.console import bar, heading, render, table
+from layoutopt.report.console import bar, heading, render, table, wrapped
 from layoutopt.report.misses import misses_part
-from layoutopt.report.plan_json import layers_per_stage, layout_line
+from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS, PART_NAMES
 from layoutopt.report.uncertainty import uncertainty
 from layoutopt.units import DAY, format_bytes, format_count, format_seconds
@@ -59,7 +60,7 @@ def _layout_lines(answer: Answer) -> list[tuple[str, str]]:
         reason = "none fits" if answer.status == "infeasible" else "none found in time"
         return [("Layout", reason)]
     layout, layers = answer.plan.layout, answer.request.job.model.layers
-    lines = [("Layout", layout_line(layout))]
+    lines = [("Layout", wrapped(layout_line(layout)))]
     if layout.pp > 1:
         lines.append(("Layers", f"{stages_text(layers_per_stage(layout, layers))} over the stages"))
     return lines
@@ -176,16 +177,17 @@ def _why_not_part(why_not: WhyNot | None) -> list[RenderableType]:
 def _alternatives_part(answer: Answer) -> list[RenderableType]:
     if not answer.alternatives:
         return []
+    best = answer.plan.layout if answer.plan else Layout()
     rows = [
         (
-            layout_line(one.estimate.layout),
+            layout_difference(one.estimate.layout, best),
             format_seconds(one.estimate.step.time_s),
             f"{one.estimate.memory.worst.reserved / 2**30:.1f}",
             one.reason,
         )
         for one in answer.alternatives
     ]
-    return ["", table(rows, ("Next best", "step", "GiB", "why it loses"), right=(1, 2))]
+    return ["", table(rows, ("Next best: with", "step", "GiB", "why it loses"), right=(1, 2))]
 
 
 def _filled_part(answer: Answer) -> list[RenderableType]:
