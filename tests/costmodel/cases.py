@@ -17,7 +17,9 @@ from layoutopt.hardware_profiles.schema import Cluster, Gpu, Level, Storage
 IDEAL: Efficiency = efficiency_of("hopper").model_copy(
     update={
         **dict.fromkeys(("gemm16", "gemm8", "gemm4", "memory", "scaleup", "scaleout"), 1.0),
-        **dict.fromkeys(("attention_forward", "attention_backward", "expert_rate"), 1.0),
+        **dict.fromkeys(
+            ("attention_forward", "attention_backward", "expert_rate", "misaligned_rate"), 1.0
+        ),
         **dict.fromkeys(("flash1_speed", "flash3_speed"), 1.0),
         **dict.fromkeys(("launch_s", "gap_s", "jitter", "collective_s", "router_s"), 0.0),
         **dict.fromkeys(("head_dim_half", "cast_bytes", "power_exponent"), 0.0),

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel.axes import axes_of
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.memory import stage_bytes
+from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.stages import even_classes, even_split, given_stages
 from layoutopt.costmodel.step import step_parts
 from tests.costmodel.cases import EXPERTS, SMALL, job, one, soft
+from tests.costmodel.drawn import layouts
 
 
 def test_llama_3_leaves_the_first_and_the_last_stage_one_layer_short() -> None:
@@ -67,27 +69,6 @@ def test_given_stages_list_every_stage() -> None:
     assert stages.last.tolist() == [[False, False, True]]
 
 
-@st.composite
-def layouts(draw: st.DrawFn) -> Layout:
-    """A layout of the 12-layer models on 64 GPUs, legal or not: stages are what is tested."""
-    tp, cp = draw(st.sampled_from([1, 2, 4])), draw(st.sampled_from([1, 2]))
-    pp = draw(st.integers(1, 12))
-    return Layout(
-        tp=tp,
-        cp=cp,
-        pp=pp,
-        dp=max(1, 64 // (tp * cp * pp)),
-        ep=draw(st.sampled_from([1, 2])),
-        vpp=draw(st.sampled_from([1, 2, 3])),
-        micro_batch=draw(st.sampled_from([1, 2, 4])),
-        microbatches=draw(st.integers(1, 40)),
-        zero_stage=draw(st.integers(0, 3)),
-        reshard=draw(st.booleans()),
-        recompute=draw(st.sampled_from(RECOMPUTE)),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1"])),
-    )
-
-
 @given(
     layouts(),
     st.sampled_from([SMALL, EXPERTS]),
@@ -96,10 +77,9 @@ def layouts(draw: st.DrawFn) -> Layout:
     st.sampled_from([2, 4]),
 )
 def test_no_unlisted_stage_is_slower_or_fuller(
-    layout: Layout, base: object, vocab: int, tied: bool, weight_bytes: int
+    layout: Layout, base: Model, vocab: int, tied: bool, weight_bytes: int
 ) -> None:
     """The slowest and the fullest stage of an even split are among the three that are listed."""
-    assert isinstance(base, type(SMALL))
     model = base.model_copy(update={"vocab": vocab, "tied_embeddings": tied})
     asked = job(model, software=soft(weight_bytes=weight_bytes, microbatch_overhead_s=1e-5))
     axes = axes_of([layout])
