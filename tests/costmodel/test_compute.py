@@ -40,6 +40,17 @@ def test_eight_bit_products_read_half_and_quantise() -> None:
     assert seconds.backward[0] == pytest.approx((2 * half + 0.131072 + 4 * 0.256) * 1e-6)
 
 
+def test_widths_that_are_no_multiple_of_64_are_slower() -> None:
+    """65 columns at half the rate; rows, which are tokens, do not count."""
+    half = IDEAL.model_copy(update={"misaligned_rate": 0.5, "memory": 1e9})
+    rates = machine(job(efficiency=half))
+    told = [
+        compute.gemm(rates, np.array([m]), width(k), width(n), 0.0).forward[0] / (2 * m * k * n)
+        for m, k, n in ((1000.0, 64, 128), (1001.0, 64, 128), (1000.0, 64, 65), (1000.0, 65, 64))
+    ]
+    assert told == pytest.approx([1e-14, 1e-14, 2e-14, 2e-14], rel=1e-6)
+
+
 def test_a_dense_layer_is_four_products_cut_over_tp() -> None:
     """Columns 128 / 2 for q, k, v; 64 / 2 into the output; 512 / 2 and 256 / 2 in the MLP."""
     rates, tp = machine(job()), one(2)
