@@ -6,12 +6,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from layoutopt.costmodel.axes import ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost
 from layoutopt.costmodel.memory import largest_allocation_kib
-from layoutopt.errors import InternalError
 from layoutopt.optimizer import objective, rules
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Tables
@@ -68,8 +64,12 @@ def build(space: Space, tables: Tables, *, soft_memory: bool = False) -> Program
         model.minimize(over)
         return Program(model, degrees, None, over, {})
     step = _step(degrees, space, tables, group, chunks)
+    saves = {
+        save: group.shard.any_of(places, f"save {save[0]:.6g} s")
+        for save, places in save_classes(space, tables).items()
+    }
     model.minimize(step)
-    return Program(model, degrees, step, None, _saves(space, tables, group.shard))
+    return Program(model, degrees, step, None, saves)
 
 
 def _memory(
@@ -105,26 +105,16 @@ def _step(
     return step
 
 
-def _saves(space: Space, tables: Tables, shard: Rows) -> dict[Save, IntVar]:
-    """What a checkpoint costs depends on (tp, pp, zero_stage) and has few distinct values."""
+def save_classes(space: Space, tables: Tables) -> dict[Save, list[int]]:
+    """What a checkpoint costs, and the rows of the shard table where it costs that.
+
+    It depends on (tp, pp, zero_stage) and has few distinct values.
+    """
     table = tables.shard
     _, write, stall = checkpoint_cost(
         space.job, table.axis("tp"), table.axis("pp"), table.axis("zero_stage")
     )
-    pairs, code = np.unique(np.stack([write, stall], axis=-1), axis=0, return_inverse=True)
-    return {
-        (float(pair[0]), float(pair[1])): shard.any_of(
-            (code.ravel() == place).nonzero()[0].tolist(), f"save {pair[0]:.6g} s"
-        )
-        for place, pair in enumerate(pairs)
-    }
-
-
-def check_valid(model: CpModel) -> None:
-    """Raises InternalError for a model that CP-SAT would call invalid: a fault of ours."""
-    message = model.validate()
-    if message:
-        raise InternalError(f"the solver's model is invalid: {message[:300]}")
-
-
-__all__ = ["Program", "Save", "build", "check_valid", "ints"]
+    found: dict[Save, list[int]] = {}
+    for place, save in enumerate(zip(write.tolist(), stall.tolist(), strict=True)):
+        found.setdefault(save, []).append(place)
+    return found

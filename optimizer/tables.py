@@ -25,7 +25,7 @@ from layoutopt.optimizer.space import Space, uses_sequence_parallel
 SHARE_OF_STEP = 2.5e-7
 """Largest rounding error of a step that we aim at, as a share of the fastest conceivable step: a
 quarter of the millionth to which answers are exact."""
-_LARGEST = 2**58
+_LARGEST = 2**60
 """No product of a column and its multipliers may pass this: CP-SAT refuses 2^61 and more."""
 
 _FINEST = 10_000
@@ -142,13 +142,13 @@ class _Builder:
         self.space, self.job = space, space.job
         self.layer_rows = self._possible(mesh(space, ("tp", "cp", "ep", "micro_batch", "recompute")))
         self.ends_rows = self._possible(mesh(space, ("tp", "cp", "micro_batch")))
-        self.shard_rows = mesh(space, ("tp", "pp", "zero_stage", "ep"))
+        self.shard_rows = self._possible(mesh(space, ("tp", "pp", "zero_stage", "ep")), place=2)
 
-    def _possible(self, rows: Ints) -> Ints:
-        """Rows whose (tp, cp) some use of every GPU has."""
-        pairs = np.unique(ints([(tp, cp) for tp, cp, _, _ in self.space.grids]).reshape(-1, 2), axis=0)
-        code = rows[:, 0] * (self.job.gpus + 1) + rows[:, 1]
-        kept: Ints = rows[np.isin(code, pairs[:, 0] * (self.job.gpus + 1) + pairs[:, 1])]
+    def _possible(self, rows: Ints, place: int = 1) -> Ints:
+        """Rows whose first two axes, tp and cp (or pp, at ``place`` 2), some use of all GPUs has."""
+        code = self.job.gpus + 1
+        pairs = ints(sorted({grid[0] * code + grid[place] for grid in self.space.grids}))
+        kept: Ints = rows[np.isin(rows[:, 0] * code + rows[:, 1], pairs)]
         return kept
 
     def _rounds(self, tp: Ints, cp: Ints, micro_batch: Ints) -> Array:
@@ -207,7 +207,7 @@ class _Builder:
         tp, pp, z, ep = self.shard_rows.T
         layers = even_classes(job.model.layers, pp).layers[..., 0]
         sync = terms.sync_seconds(job, tp, pp, z, layers, ep=ep)
-        wire = terms.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp))
+        wire = terms.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp), ep=ep)
         optimizer = terms.optimizer_seconds(job, tp, pp, z, layers, ep=ep)
         return _filled(
             {
@@ -238,18 +238,23 @@ class _Builder:
                 largest = max(largest, layer + ends + messages + once + 1)
         return largest
 
+    @cached_property
+    def reach(self) -> float:
+        """Seconds that the largest expression of the model can come to, multiplied out."""
+        layers, most = self.job.model.layers, 0.0
+        layer = 3 * max(float(np.max(column)) for column in self.layer_s.values())
+        ends = 5 * max(float(np.max(column)) for column in self.ends_s.values())
+        shard = max(float(np.max(column)) for column in self.shard_s.values())
+        shard *= max(1.0, float(np.max(self._rounds(*self.ends_rows.T))))
+        for pp, vpp in self.space.chunks:
+            stages = pp * max(shape.layers for shape in stage_shapes(self.job, pp))
+            most = max(most, vpp * stages * (layer + shard) + vpp * (vpp + 1) * pp * ends)
+        return most + layers * (layer + shard)
+
     def quantum_s(self) -> float:
         """Fine enough for SHARE_OF_STEP, coarse enough for 64 bits."""
-        layers = self.job.model.layers
-        least = layers * float(np.min(self.layer_s["m_total"]))
-        wanted = 2 * SHARE_OF_STEP * least / self.multiplier
-        largest = max(
-            float(np.max(column))
-            for group in (self.layer_s, self.ends_s, self.shard_s)
-            for column in group.values()
-        )
-        most_vpp = max(self.space.values["vpp"])
-        return max(wanted, largest * self.multiplier * most_vpp / _LARGEST)
+        least = self.job.model.layers * float(np.min(self.layer_s["m_total"]))
+        return max(2 * SHARE_OF_STEP * least / self.multiplier, self.reach / _LARGEST)
 
     def tables(self) -> Tables:
         """Everything as integers."""

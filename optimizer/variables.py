@@ -128,3 +128,12 @@ class Degrees:
         """Any layout but this one."""
         literals = [self[axis][value] for axis, value in chosen.items() if value in self[axis]]
         self.model.add_bool_or([literal.negated() for literal in literals])
+
+    def place_in_order(self, axes: Sequence[str]) -> LinearExprT:
+        """The layout's place when layouts are sorted by ``axes``, smaller values first."""
+        place: LinearExprT = 0
+        for axis in axes:
+            domain = self.values[axis]
+            rank = sum(rank * self[axis][value] for rank, value in enumerate(domain))
+            place = len(domain) * place + rank
+        return place

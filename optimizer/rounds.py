@@ -1,0 +1,175 @@
+"""Rounds of the solver until nothing is left that is faster, or within rounding as fast."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.results import Estimate
+from layoutopt.errors import InternalError
+from layoutopt.optimizer.cuts import without_hopeless
+from layoutopt.optimizer.program import Program, Save, build, save_classes
+from layoutopt.optimizer.question import AXES, Budget
+from layoutopt.optimizer.score import step_quanta
+from layoutopt.optimizer.solver import Solved, solve
+from layoutopt.optimizer.space import Space, layout_of
+from layoutopt.optimizer.tables import Tables, tables_of
+from layoutopt.optimizer.wall import Clock
+from layoutopt.optimizer.warmstart import start_from
+
+MOST_TIES = 12
+"""Layouts within rounding of the best that are priced one by one; where there are more, the first
+in the order of AXES is taken: all of them are equal to a millionth."""
+TIE = 1e-9
+"""Wall times closer than this, relatively, are equal."""
+
+
+@dataclass(frozen=True)
+class Found:
+    """A layout with its exact integer step and its price in floats."""
+
+    chosen: dict[str, int]
+    quanta: int
+    save: Save
+    wall_s: float
+    """By the integer step: what cut-offs are made from."""
+    estimate: Estimate
+
+    @property
+    def order(self) -> tuple[int, ...]:
+        """Place in the order of ties."""
+        return tuple(self.chosen[axis] for axis in AXES)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """How the rounds ended."""
+
+    best: Found | None
+    proved: bool
+    bound_s: float | None
+    """No layout's run takes less wall time; None without a bound, or without any layout."""
+
+
+class Rounds:
+    """One search: what is known so far, and the model that shrinks with it."""
+
+    def __init__(self, space: Space, budget: Budget, began: float) -> None:
+        self.space, self.budget = space, budget
+        self.ends_at = began + budget.seconds
+        self.tables = tables_of(space)
+        self.clock = Clock(space.job, self.tables)
+        self.known: list[Found] = []
+        self.saves = tuple(save_classes(space, self.tables))
+        self._excluded = 0
+
+    def run(self) -> Ended:
+        """Rounds until the proof, or until time is up."""
+        program = self._program()
+        while True:
+            self._narrow(program)
+            left = self.ends_at - time.monotonic()
+            solved = solve(program.model, program.degrees, self.budget, left)
+            if solved.none:
+                return self._proved()
+            if solved.chosen is not None:
+                self.known.append(self._found(solved.chosen))
+            if not solved.proved:
+                return self._out_of_time(solved)
+            if len(self._tied()) > MOST_TIES:
+                self._first_in_order(program)
+                return self._proved()
+
+    def _program(self) -> Program:
+        """The model, after the warm start and with its cuts."""
+        if not self.budget.use_hints:
+            return build(self.space, self.tables)
+        start = start_from(self.space)
+        if start is None:
+            return build(self.space, without_hopeless(self.space, self.tables, None))
+        self.known.append(self._found(start))
+        most = max(self._most(save) for save in self.saves)
+        return build(self.space, without_hopeless(self.space, self.tables, most))
+
+    def _found(self, chosen: dict[str, int]) -> Found:
+        quanta = step_quanta(self.space, self.tables, chosen)
+        save = self.clock.save_of(chosen)
+        priced = estimate(self.space.job, layout_of(self.space.job, chosen))
+        self._agrees(quanta, priced)
+        wall = self.clock.wall_s(self.clock.step_s(quanta), save)
+        return Found(chosen, quanta, save, wall, priced)
+
+    def _agrees(self, quanta: int, priced: Estimate) -> None:
+        """The integer model and the cost model tell the same story of one layout."""
+        off = abs(self.clock.step_s(quanta) - priced.step.time_s)
+        allowed = self.clock.scale * self.tables.seconds(self.tables.delta)
+        if off > allowed + 1e-9 * priced.step.time_s:
+            raise InternalError(
+                f"step of {priced.layout}: {self.clock.step_s(quanta)} s by the solver's tables, "
+                f"{priced.step.time_s} s by the cost model"
+            )
+        if self.space.keeps("every_stage_fits") and not priced.memory.fits:
+            raise InternalError(f"the solver took {priced.layout}, which does not fit in memory")
+
+    def _best_wall_s(self) -> float:
+        return min(found.wall_s for found in self.known)
+
+    def _most(self, save: Save) -> int:
+        """Quanta up to which a layout with this save is better or within rounding as good."""
+        return self._quanta(save) + 2 * self.tables.delta
+
+    def _quanta(self, save: Save) -> int:
+        """Quanta of a step that, with this save, makes the best run that is known."""
+        return self.clock.quanta(self.clock.longest_step_s(self._best_wall_s(), save))
+
+    def _tied(self) -> list[Found]:
+        """What is known and within rounding of the best."""
+        return [found for found in self.known if found.quanta <= self._most(found.save)]
+
+    def _narrow(self, program: Program) -> None:
+        """Only what is not known yet, and only what could be better or as good."""
+        if not self.known:
+            return
+        for save, literal in program.saves.items():
+            program.model.add(program.step <= self._most(save)).only_enforce_if(literal)
+        for found in self.known[self._excluded :]:
+            program.degrees.exclude(found.chosen)
+        self._excluded = len(self.known)
+
+    def _proved(self) -> Ended:
+        """Nothing else is within the cut-offs: the best that is known is the best there is."""
+        if not self.known:
+            return Ended(None, True, None)
+        return Ended(self._pick(), True, self._bound_s())
+
+    def _bound_s(self) -> float:
+        """No integer step of any layout makes a shorter run; its rounding is taken off."""
+        slack = self.tables.delta + 1
+        return min(
+            self.clock.wall_s(self.clock.step_s(self._quanta(save) - slack), save)
+            for save in self.saves
+        )
+
+    def _first_in_order(self, program: Program) -> None:
+        """More ties than are worth pricing: only the first in the order of AXES is kept."""
+        program.model.minimize(program.degrees.place_in_order(AXES))
+        left = self.ends_at - time.monotonic()
+        solved = solve(program.model, program.degrees, self.budget, left)
+        if solved.chosen is not None:
+            self.known.append(self._found(solved.chosen))
+        self.known = [min(self._tied(), key=lambda found: found.order)]
+
+    def _out_of_time(self, solved: Solved) -> Ended:
+        best = self._pick() if self.known else None
+        if solved.bound is None:
+            return Ended(best, False, None)
+        quanta = max(solved.bound - self.tables.delta, 0)
+        left = min(self.clock.wall_s(self.clock.step_s(quanta), save) for save in self.saves)
+        return Ended(best, False, min(left, self._bound_s()) if self.known else left)
+
+    def _pick(self) -> Found:
+        """The least wall time in floats; ties go to the first in the order of AXES."""
+        least = min(found.estimate.run.wall_time_s for found in self.known)
+        ties = [f for f in self.known if f.estimate.run.wall_time_s <= least * (1 + TIE)]
+        return min(ties, key=lambda found: found.order)

@@ -1,0 +1,79 @@
+"""The solver's integer objective of one given layout, computed without the solver."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from layoutopt.errors import InternalError
+from layoutopt.optimizer.space import Space
+from layoutopt.optimizer.tables import Table, Tables, hiding_passes, stage_shapes
+
+Entries = Mapping[str, int]
+
+
+def step_quanta(space: Space, tables: Tables, chosen: Mapping[str, int]) -> int:
+    """The least value that the constraints leave the step of ``chosen``, in quanta."""
+    layer, ends, shard = (
+        entries(table, chosen) for table in (tables.layer, tables.ends, tables.shard)
+    )
+    plain, times_m = _repeated(tables, layer, ends, shard)
+    pipeline = _pipeline(space, tables, chosen, layer, ends, plain, times_m)
+    return pipeline + _once(space, chosen, layer, shard)
+
+
+def entries(table: Table, chosen: Mapping[str, int]) -> Entries:
+    """The table's columns at the row of ``chosen``."""
+    wanted = [chosen[axis] for axis in table.axes]
+    places = np.flatnonzero(np.all(table.rows == wanted, axis=1))
+    if not len(places):
+        raise InternalError(f"table {table.name} has no row for {dict(zip(table.axes, wanted))}")
+    return {name: int(column[places[0]]) for name, column in table.columns.items()}
+
+
+def _repeated(tables: Tables, layer: Entries, ends: Entries, shard: Entries) -> tuple[int, int]:
+    """Exposed ZeRO-2/3 traffic of a layer and microbatch, plain and times M."""
+    rounds, plain, times_m = tables.rounds[ends["rounds"]], 0, 0
+    for way in ("forward", "backward"):
+        wire, least = shard[f"{way}_wire"], shard[f"{way}_wire_least"]
+        plain += max(0, least, wire - layer[way])
+        scale = tables.fine * rounds.denominator
+        fine_least = rounds.numerator * shard[f"fine_{way}_wire_least"]
+        fine_wire = rounds.numerator * shard[f"fine_{way}_wire"]
+        times_m += max(0, -(-fine_least // scale), -(-fine_wire // scale) - layer[f"m_{way}"])
+    return plain, times_m
+
+
+def _pipeline(
+    space: Space,
+    tables: Tables,
+    chosen: Mapping[str, int],
+    layer: Entries,
+    ends: Entries,
+    plain: int,
+    times_m: int,
+) -> int:
+    layers, pp, vpp = space.job.model.layers, chosen["pp"], chosen["vpp"]
+    once, many = layer["total"] + plain, layer["m_total"] + times_m
+    link = next(code for code, pps in enumerate(tables.links) if pp in pps)
+    host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
+    always = vpp * (vpp * pp * ends[f"m_message{link}"] + (pp - 1) * ends[f"message{link}"])
+    always += vpp * pp * ends["m_host"] + (pp - 1) * host
+    totals = [layers * many + ends["m_embedding"] + ends["m_head"] + ends["m_host"]]
+    for shape in stage_shapes(space.job, pp):
+        work = vpp * pp * shape.layers * many + (layers - shape.layers) * once
+        for name, here in (("embedding", shape.first), ("head", shape.last)):
+            work += vpp * pp * ends[f"m_{name}"] if here else ends[name]
+        totals.append(-(-(work + always) // vpp))
+    return max(totals)
+
+
+def _once(space: Space, chosen: Mapping[str, int], layer: Entries, shard: Entries) -> int:
+    passes = hiding_passes(space.job, chosen["pp"], chosen["vpp"])
+    total = shard["once"]
+    for name, window in (("reduce", "backward"), ("gather", "forward")):
+        hidden = passes.numerator * layer[window]
+        behind = -((hidden - passes.denominator * shard[name]) // passes.denominator)
+        total += max(0, shard[f"{name}_least"], behind)
+    return total

@@ -1,0 +1,74 @@
+"""One call of CP-SAT, and what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from layoutopt.errors import InternalError
+from layoutopt.optimizer.question import Budget
+from layoutopt.optimizer.variables import Degrees
+
+if TYPE_CHECKING:
+    from ortools.sat.python.cp_model import CpModel, CpSolver
+
+
+@dataclass(frozen=True)
+class Solved:
+    """``chosen`` is None without a solution; ``bound`` is the objective's, in its own unit."""
+
+    proved: bool
+    chosen: dict[str, int] | None
+    value: int | None
+    bound: int | None
+    """None where nothing is known, or where it is proved that there is no solution."""
+
+    @property
+    def none(self) -> bool:
+        """Proved that there is no solution."""
+        return self.proved and self.chosen is None
+
+
+def solve(model: CpModel, degrees: Degrees, budget: Budget, seconds: float) -> Solved:
+    """Minimises the model's objective within ``seconds``.
+
+    Raises InternalError where CP-SAT calls the model invalid: never an answer.
+    """
+    from ortools.sat.python import cp_model
+
+    message = model.validate()
+    if message:
+        raise InternalError(f"the solver's model is invalid: {message[:300]}")
+    solver = _solver(budget, seconds)
+    status = solver.solve(model)
+    if status == cp_model.MODEL_INVALID:
+        raise InternalError("the solver calls its model invalid")
+    if status == cp_model.INFEASIBLE:
+        return Solved(True, None, None, None)
+    bound = _rounded_up(solver.best_objective_bound)
+    if status == cp_model.UNKNOWN:
+        return Solved(False, None, None, bound)
+    value = round(solver.objective_value)
+    return Solved(status == cp_model.OPTIMAL, degrees.read(solver), value, bound)
+
+
+def _rounded_up(bound: float) -> int:
+    """The bound on whole numbers that ``bound`` implies; a float holds them exactly to 2^53."""
+    return -int(-bound // 1)
+
+
+def _solver(budget: Budget, seconds: float) -> CpSolver:
+    from ortools.sat.python import cp_model
+
+    solver = cp_model.CpSolver()
+    parameters = solver.parameters
+    parameters.num_workers = budget.workers
+    parameters.random_seed = budget.seed
+    parameters.max_time_in_seconds = max(seconds, 0.01)
+    # Probing every row literal and looking for symmetries cost seconds here and find nothing.
+    parameters.cp_model_probing_level = 0
+    parameters.symmetry_level = 0
+    # The pipeline's constraints hold under literals: the relaxation is weak without them.
+    parameters.linearization_level = 2
+    parameters.cut_level = 0
+    return solver

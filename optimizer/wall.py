@@ -1,0 +1,64 @@
+"""Between the solver's quanta, the step time and the run's wall time.
+
+For a given save (what a checkpoint takes to write and to stall) the best wall time never falls
+when the step time rises (reliability.wall_time), so a limit on wall time is a limit on the step.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from layoutopt.costmodel.checkpoint import checkpoint_bytes, checkpoint_cost, run_wall_s
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.step import jitter
+from layoutopt.optimizer.program import Save
+from layoutopt.optimizer.tables import Tables
+
+_HALVINGS = 60
+
+
+class Clock:
+    """Converts quanta, step seconds and wall seconds of one job."""
+
+    def __init__(self, job: Job, tables: Tables) -> None:
+        self.job, self.quantum_s = job, tables.quantum_s
+        self.scale = 1 + jitter(job)
+        self.size = checkpoint_bytes(job)
+
+    def step_s(self, quanta: int) -> float:
+        """Seconds of a step whose variable part is ``quanta``."""
+        return self.scale * (quanta * self.quantum_s + self.job.software.step_overhead_s)
+
+    def quanta(self, step_s: float) -> int:
+        """The most quanta whose step is no longer than ``step_s``."""
+        return math.floor((step_s / self.scale - self.job.software.step_overhead_s) / self.quantum_s)
+
+    def wall_s(self, step_s: float, save: Save) -> float:
+        """Wall time of the run."""
+        return float(run_wall_s(self.job, step_s, save[0], save[1], self.size))
+
+    def save_of(self, chosen: dict[str, int]) -> Save:
+        """What a checkpoint costs under a layout."""
+        _, write, stall = checkpoint_cost(
+            self.job, chosen["tp"], chosen["pp"], chosen["zero_stage"]
+        )
+        return float(write[0]), float(stall[0])
+
+    def longest_step_s(self, wall_s: float, save: Save) -> float:
+        """The longest step whose run takes at most ``wall_s``; 0 where none does."""
+        low, high = 0.0, wall_s / self.job.training.steps
+        if self.wall_s(high, save) <= wall_s:
+            return high
+        for _ in range(_HALVINGS):
+            middle = (low + high) / 2
+            if self.wall_s(middle, save) <= wall_s:
+                low = middle
+            else:
+                high = middle
+        # Rounded outwards: a cut-off must never remove what it is meant to keep.
+        return high
+
+    def least_wall_s(self, quanta: int, saves: Iterable[Save]) -> float:
+        """The least wall time of any run whose step takes at least ``quanta``."""
+        return min(self.wall_s(max(self.step_s(quanta), 1e-12), save) for save in saves)
