@@ -200,8 +200,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A15",
-            "Under ZeRO-2 and 3 the gradients of embedding, loss head and experts are reduced, "
-            "and the weights of embedding and loss head gathered, once a step.",
+            "Under ZeRO-2 and 3 the gradients of embedding and loss head are reduced, and their "
+            "weights gathered, once a step.",
             breaks="many microbatches without gradient accumulation across them, large vocabularies"
             " on small models",
             checked_by="benchmarks/accuracy.py on measured FSDP runs",

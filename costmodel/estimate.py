@@ -142,10 +142,13 @@ def _memory(job: Job, layout: Layout, axes: Axes, stages: Stages) -> Memory:
 def _moment(layout: Layout, stage: int, logits: int) -> str:
     if logits:
         return "loss of microbatch 1"
-    held = min(layout.pp - stage, layout.microbatches)
+    held, unit = min(layout.pp - stage, layout.microbatches), ""
     if layout.schedule == "gpipe":
         held = layout.microbatches
-    return f"backward of microbatch 1, {held} in flight"
+    elif layout.vpp > 1 and layout.pp > 1:
+        warm = 2 * (layout.pp - stage - 1) + (layout.vpp - 1) * layout.pp + 1
+        held, unit = min(warm, layout.microbatches * layout.vpp), " chunks"
+    return f"backward of microbatch 1, {held}{unit} in flight"
 
 
 def active_parameters(job: Job) -> int:

@@ -90,10 +90,29 @@ def fused_norm(job: Job) -> bool:
 
 
 def _levels(job: Job, reach: Efficiency) -> tuple[LinkLevel, ...]:
-    inner = job.cluster.levels[0]
-    rate = inner.usable_bytes_per_s * reach.scaleup
-    levels = [LinkLevel(inner.gpus, rate, inner.latency_s, setup_s=reach.collective_s)]
-    for level in job.cluster.levels[1:]:
-        rate = level.usable_bytes_per_s * reach.scaleout / job.software.comm_factor
-        levels.append(LinkLevel(level.gpus, rate, level.latency_s))
+    cluster = job.cluster
+    levels = []
+    for number, level in enumerate(cluster.levels):
+        size = used_gpus(level.gpus, cluster.gpus_per_node, job.gpus)
+        share = reach.scaleout / job.software.comm_factor if number else reach.scaleup
+        setup_s = 0.0 if number else reach.collective_s
+        rate = level.usable_bytes_per_s * share
+        levels.append(LinkLevel(size, rate, level.latency_s, setup_s=setup_s))
     return tuple(levels)
+
+
+@lru_cache(maxsize=1024)
+def used_gpus(domain_gpus: int, gpus_per_node: int, gpus: int) -> int:
+    """GPUs of one full domain of a level that a job of ``gpus`` stands on (A14).
+
+    All of a server. Of a larger domain, whole servers, as many as let the job fill every domain
+    alike: 64 of an NVL72's 72 for 16,384 GPUs; all of it where that would leave half unused.
+    """
+    if domain_gpus >= gpus:
+        return gpus
+    if domain_gpus <= gpus_per_node:
+        return domain_gpus
+    for used in range(domain_gpus - domain_gpus % gpus_per_node, domain_gpus // 2, -gpus_per_node):
+        if gpus % used == 0:
+            return used
+    return domain_gpus

@@ -279,7 +279,7 @@ def working_kib(
     model = job.model
     tokens = terms.tokens_per_gpu(job, cp, micro_batch)
     share = np.where(np.asarray(sp), tp, 1)
-    wide = 2.0 * (2 if model.gated_mlp else 1) * model.ffn / tp
+    wide = 2.0 * (2 if model.gated_mlp else 1) * _widest_mlp(job, tp)
     gradients = tokens * (wide + 4.0 * model.hidden)
     again = tokens * (_saved_bytes_a_token(job, tp, share, etp) + _score_bytes_a_token(job, tp))
     if job.software.selective_scope == "per_op":
@@ -289,6 +289,13 @@ def working_kib(
         selective = tokens * (_score_bytes_a_token(job, tp) + modules)
     extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
     return to_kib(gradients + extra)
+
+
+def _widest_mlp(job: Job, tp: Ints) -> Array:
+    """Inner elements a token of the widest MLP: the dense one, or a token's copies in experts."""
+    model, moe = job.model, job.model.moe
+    dense = model.ffn if dense_share(job) > 0 else 0
+    return np.asarray(max(dense, moe.top_k * moe.expert_ffn if moe else 0) / tp)
 
 
 def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:

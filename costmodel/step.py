@@ -115,7 +115,14 @@ class _Ends:
 def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
     """Exposed ZeRO-2/3 traffic of one layer and microbatch."""
     wire = terms.gather_seconds(
-        job, axes.tp, axes.pp, axes.zero_stage, shard=axes.shard_degree, reshard=axes.reshard
+        job,
+        axes.tp,
+        axes.pp,
+        axes.zero_stage,
+        shard=axes.shard_degree,
+        reshard=axes.reshard,
+        ep=axes.ep,
+        etp=axes.etp,
     )
     share = job.software.overlap_fsdp
     return exposed(wire.forward, layer.forward, share) + exposed(

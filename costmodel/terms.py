@@ -121,11 +121,15 @@ def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints)
     """Two gathers and two scatters (or two all-reduces) a direction, of the hidden state.
 
     Source: Korthikanti 2022, section 4.2.2: sequence parallelism moves the same bytes as the
-    all-reduces it replaces. Full recompute repeats the forward ones.
+    all-reduces it replaces. Full recompute repeats the forward ones. Routed experts take a rank's
+    own tokens, so that a layer of them needs the second pair for its shared experts alone.
     """
     ranks = collectives.group(rates.levels, tp, np.asarray(1))
     one = collectives.all_reduce(ranks, 2.0 * tokens * job.model.hidden)
-    once = 2 * one * job.software.tp_factor * (1 - job.software.overlap_tp)
+    pairs = 2.0
+    if job.model.moe is not None and not job.model.moe.shared_ffn:
+        pairs = 1.0 + compute.dense_share(job)
+    once = pairs * one * job.software.tp_factor * (1 - job.software.overlap_tp)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
@@ -173,13 +177,18 @@ def _kv_width(job: Job) -> float:
 def _ep_comm(
     job: Job, rates: Machine, tokens: Array, tp: Ints, ep: Ints, etp: Ints, recompute: Ints
 ) -> Seconds:
-    """Dispatch and combine: two all-to-alls of top_k copies of the hidden state a direction."""
+    """Dispatch and combine: two all-to-alls of top_k copies of the hidden state a direction.
+
+    Expert tensor parallelism gathers the copies of its etp ranks, and scatters their sums.
+    """
     moe = job.model.moe
     if moe is None:
         return compute.ZERO
     ranks = collectives.group(rates.levels, ep, etp)
     sent = 2.0 * tokens / tp * moe.top_k * job.model.hidden
-    once = 2 * collectives.all_to_all(ranks, sent) * (1 - job.software.overlap_ep)
+    inner = collectives.group(rates.levels, etp, np.asarray(1))
+    wire = 2 * collectives.all_to_all(ranks, sent) + collectives.all_reduce(inner, sent * etp)
+    once = wire * (1 - job.software.overlap_ep)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
@@ -261,12 +270,14 @@ def gather_seconds(
     *,
     shard: Ints | None = None,
     reshard: Flags | bool = True,
+    ep: Ints | int = 1,
+    etp: Ints | int = 1,
 ) -> Gathers:
     """Weight gathers and gradient scatters that repeat for every layer and microbatch.
 
-    Axes (tp, pp, zero_stage). ZeRO-3 gathers a layer's 16-bit weights before the forward and,
-    where they were re-sharded, before the backward pass, and scatters gradients after it; ZeRO-2
-    scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
+    Axes (tp, pp, zero_stage), for experts ep too. ZeRO-3 gathers a layer's 16-bit weights before
+    the forward and, where they were re-sharded, before the backward pass, and scatters gradients
+    after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
     """
     rates = machine(job)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
@@ -274,12 +285,27 @@ def gather_seconds(
     parameters = stage_parameters(job, tp, 1.0, np.asarray(False), np.asarray(False))
     gather = collectives.all_gather(ranks, 2.0 * parameters)
     scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
+    if job.model.moe is not None:
+        replicas = _expert_replicas(job, rates, pp, ep, etp)
+        experts = expert_parameters(job, 1.0, np.asarray(ep), etp)
+        gather = gather + collectives.all_gather(replicas, 2.0 * experts)
+        scatter = scatter + collectives.reduce_scatter(
+            replicas, job.software.gradient_bytes * experts
+        )
     z = np.asarray(zero_stage)
     forward = np.where(z == 3, gather, 0.0)
     backward = np.where((z == 3) & np.asarray(reshard), gather, 0.0) + np.where(
         z >= 2, scatter, 0.0
     )
     return Gathers(forward, backward)
+
+
+def _expert_replicas(
+    job: Job, rates: Machine, pp: Ints, ep: Ints | int, etp: Ints | int
+) -> collectives.Group:
+    """Ranks that hold the same experts: gpus / (ep * etp * pp), that many experts' ranks apart."""
+    width = np.asarray(ep * np.asarray(etp), dtype=np.int64)
+    return collectives.group(rates.levels, np.maximum(1, job.gpus // (pp * width)), width)
 
 
 @dataclass(frozen=True)
@@ -327,17 +353,11 @@ def sync_seconds(
     total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
     if job.model.moe is not None:
         experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        replicas = collectives.group(
-            rates.levels,
-            np.maximum(1, job.gpus // (pp * ep * np.asarray(etp))),
-            np.asarray(ep * np.asarray(etp), dtype=np.int64),
-        )
-        total_reduce = total_reduce + collectives.reduce_scatter(
-            replicas, software.gradient_bytes * experts
-        ) * np.where(z == 0, 2, 1)
-        total_gather = total_gather + np.where(
-            z == 0, 0.0, collectives.all_gather(replicas, 2.0 * experts)
-        )
+        replicas = _expert_replicas(job, rates, pp, ep, etp)
+        scatter = collectives.reduce_scatter(replicas, software.gradient_bytes * experts)
+        total_reduce = total_reduce + scatter * np.select([z == 0, z == 1], [2, 1], 0)
+        gathered = collectives.all_gather(replicas, 2.0 * experts)
+        total_gather = total_gather + np.where(z == 1, gathered, 0.0)
     return Sync(total_reduce, total_gather)
 
 
