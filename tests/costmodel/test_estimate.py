@@ -131,6 +131,10 @@ def test_the_worst_moment_is_told() -> None:
     assert got.stages[0].peak_moment == "backward of microbatch 1, 2 in flight"
     piped = estimate(job(), replace(LAYOUT, schedule="gpipe")).memory
     assert piped.stages[0].peak_moment == "backward of microbatch 1, 4 in flight"
+    mixed = replace(LAYOUT, vpp=3, schedule="interleaved")
+    moments = [stage.peak_moment for stage in estimate(job(), mixed).memory.stages]
+    # 2 x (2 - 0 - 1) + 2 x 2 + 1 = 7 chunks on the first stage, of 12; 5 on the last.
+    assert moments[0] == "backward of microbatch 1, 7 chunks in flight"
     wide = job(SMALL.model_copy(update={"vocab": 100_000}))
     assert estimate(wide, LAYOUT).memory.stages[1].peak_moment == "loss of microbatch 1"
 

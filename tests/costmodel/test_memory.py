@@ -240,6 +240,18 @@ def test_recomputing_needs_what_it_recomputes() -> None:
     assert working(SELECTIVE) == working(NONE)
 
 
+def test_the_widest_mlp_of_experts_is_that_of_a_tokens_copies() -> None:
+    """2 copies of 128 inner elements are as wide as a dense MLP of 256."""
+
+    def working(model: Model) -> int:
+        axes = (one(1), one(1), one(1), one(1), one(NONE))
+        return int(memory.working_kib(thousand(model), *axes)[0])
+
+    assert working(EXPERTS) == working(SMALL)
+    unused = EXPERTS.model_copy(update={"ffn": 10**6})
+    assert working(unused) == working(EXPERTS), "no layer of it has the dense MLP"
+
+
 # The loss, the peak, what fits
 
 

@@ -146,6 +146,25 @@ def test_experts_dispatch_and_combine() -> None:
     assert layer(job(), ep=1).ep_comm.total[0] == 0
 
 
+def test_expert_tensor_parallelism_gathers_its_copies() -> None:
+    """etp 2 inside ep 4: exchanges 2 apart, and the 2 x 32,768 bytes of two ranks summed."""
+    comm = terms.layer_terms(job(EXPERTS), one(1), one(1), one(4), one(1), one(0), etp=one(2))
+    exchange = 2e-6 + 0.75 * 32_768 / 100e9
+    sums = 2 * (1e-6 + 0.5 * 2 * 32_768 / 100e9)
+    assert comm.ep_comm.forward[0] == pytest.approx(2 * exchange + sums)
+
+
+def test_routed_experts_need_no_tensor_group() -> None:
+    """Attention's pair alone; with shared experts, both."""
+    assert EXPERTS.moe is not None
+    shared = EXPERTS.model_copy(update={"moe": EXPERTS.moe.model_copy(update={"shared_ffn": 128})})
+    dense, routed, both = (
+        float(layer(job(model), tp=4).tp_comm.forward[0]) for model in (SMALL, EXPERTS, shared)
+    )
+    assert routed == pytest.approx(dense / 2)
+    assert both == pytest.approx(dense)
+
+
 def test_half_of_the_layers_with_experts_count_half() -> None:
     assert EXPERTS.moe is not None
     half = EXPERTS.model_copy(update={"moe": EXPERTS.moe.model_copy(update={"layers": 6})})
@@ -230,6 +249,15 @@ def test_a_shard_group_is_nearer_than_all_replicas() -> None:
     """dp 64 in shards of 8: the gather stays in the server, 3 us + 7/8 of the bytes at 100 GB/s."""
     got = terms.gather_seconds(job(), one(1), one(1), one(3), shard=one(8))
     assert got.forward[0] == pytest.approx(3e-6 + 7 / 8 * 2 * (LAYER + 128) / 100e9)
+
+
+def test_zero_3_gathers_experts_over_their_own_replicas() -> None:
+    """tp 8, ep 8: beside 12,288 / 8 + 640 parameters one expert of 24,576, over 8 servers."""
+    each = 12_288 / 8 + 128 + 512
+    got = terms.gather_seconds(job(EXPERTS), one(8), one(1), one(3), ep=one(8))
+    gather = sum(30e-6 + 7 / 8 * 2 * size / 10e9 for size in (each, 24_576))
+    assert got.forward[0] == pytest.approx(gather)
+    assert sync(job(EXPERTS), 3, ep=8) == pytest.approx(sync(job(), 3)), "only the ends are left"
 
 
 def sync(
