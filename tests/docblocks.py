@@ -18,10 +18,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
-_FENCE = re.compile(r"^```(\S*)[ \t]*(.*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
+_FENCE = re.compile(r"^```(\S*)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- command: (\S+) -->\s*```\S*\n(.*?)```", re.DOTALL)
 _VALUE = re.compile(r"<!-- value: (\S+) -->(.*?)<!-- end -->", re.DOTALL)
-_WALL_SECONDS = re.compile(r"\d+\.\d+ s\)$|\d+\.\d+ s\b(?= wall)", re.MULTILINE)
+_CONTINUED = re.compile(r"[ \t]*\n {10,}(?=\S)")
+_WALL_SECONDS = re.compile(r"\d+\.\d+ s\)$", re.MULTILINE)
 ELISION = "..."
 """A line of an output block that stands for any number of lines."""
 
@@ -122,8 +123,9 @@ def run(call: Call, folder: Path) -> str:
 
 
 def normal(text: str) -> str:
-    """``text`` without what differs from run to run: wall seconds, blanks at line ends."""
-    lines = (line.rstrip() for line in _WALL_SECONDS.sub("N s", text).strip().splitlines())
+    """``text`` without what differs from run to run: wall seconds, and lines wrapped by them."""
+    joined = _CONTINUED.sub(" ", text.strip("\n"))
+    lines = (line.rstrip() for line in _WALL_SECONDS.sub("N s)", joined).splitlines())
     return "\n".join(lines)
 
 
@@ -150,13 +152,16 @@ def pasted(path: Path, folder: Path) -> str:
 
 
 def _cut_like(printed: str, shown: str) -> str:
-    """``printed`` cut as the old output was: as many lines before the dots, as many after."""
-    before, after = (
-        part.strip("\n").splitlines() for part in re.split(r"(?m)^\.\.\.$", shown, maxsplit=1)
-    )
-    lines = printed.rstrip("\n").splitlines()
-    tail = lines[len(lines) - len(after) :] if after else []
-    return "\n".join([*lines[: len(before)], ELISION, *tail]) + "\n"
+    """``printed`` cut as the old output was: as many paragraphs before the dots.
+
+    Lines below the dots are renewed as so many last lines.
+    """
+    before, after = (part.strip("\n") for part in re.split(r"(?m)^\.\.\.$", shown, maxsplit=1))
+    paragraphs = printed.rstrip("\n").split("\n\n")
+    kept = "\n\n".join(paragraphs[: before.count("\n\n") + 1]) if before else ""
+    last = after.count("\n") + 1 if after else 0
+    tail = printed.rstrip("\n").splitlines()[-last:] if last else []
+    return "\n".join([*filter(None, [kept]), ELISION, *tail]) + "\n"
 
 
 def shown_values(text: str) -> dict[str, str]:

@@ -129,6 +129,10 @@ def test_console_blocks_hold_only_what_is_executed() -> None:
         assert call.command.startswith("layoutopt "), f"{call.name}: {call.command}"
 
 
+def test_no_page_shows_a_fault_of_ours() -> None:
+    assert not [call.name for call in CALLS if "a fault in layoutopt" in call.output]
+
+
 def test_files_shown_are_used() -> None:
     """A file that a page shows is named by a command of the same page."""
     for page in pages():
