@@ -131,8 +131,16 @@ def normal(text: str) -> str:
 
 def agrees(printed: str, shown: str) -> bool:
     """Whether ``printed`` is what the page shows; a line of dots stands for any lines."""
-    parts = [re.escape(part.strip("\n")) for part in re.split(r"(?m)^\.\.\.$", normal(shown))]
-    return re.fullmatch(r"(?:.*\n)?".join(parts), normal(printed), re.DOTALL) is not None
+    first, *others = (
+        part.strip("\n") for part in re.split(rf"(?m)^{re.escape(ELISION)}$", normal(shown))
+    )
+    text = normal(printed) + "\n"
+    if not others:
+        return text == first + "\n"
+    if first and not text.startswith(first + "\n"):
+        return False
+    last = others[-1]
+    return not last or text[len(first) :].endswith("\n" + last + "\n")
 
 
 def pasted(path: Path, folder: Path) -> str:

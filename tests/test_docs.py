@@ -138,3 +138,25 @@ def test_files_shown_are_used() -> None:
     for page in pages():
         commands = " ".join(call.command for call in calls(page))
         assert all(name in commands for name in files(page)), page.name
+
+
+@pytest.mark.parametrize(
+    ("printed", "shown", "same"),
+    [
+        ("a\nb\n", "a\nb\n", True),
+        ("a\nb\n", "a\n", False),
+        ("a\n\nb\nc\n", "a\n...\n", True),
+        ("ab\nb\n", "a\n...\n", False),
+        ("x\na\nc\n", "x\n...\nc\n", True),
+        ("x\nac\n", "x\n...\nc\n", False),
+        ("Step  2.00 s, 8\n", "Step  3.00 s, 8\n", False),
+        (
+            "Proof  optimal (9 layouts, 3.21 s)\n",
+            "Proof  optimal (9\n             layouts, 12.1 s)\n",
+            True,
+        ),
+    ],
+)
+def test_comparison_of_pages_sees_what_it_should(printed: str, shown: str, same: bool) -> None:
+    """Only wall seconds, and what stands for dots, may differ."""
+    assert agrees(printed, shown) is same
