@@ -50,18 +50,19 @@ def sequence_splits(job: Job, tp: int, cp: int) -> bool:
 
 
 def pipeline_fits(job: Job, pp: int, vpp: int) -> bool:
-    """Every chunk holds a layer; interleaving cuts layers evenly.
+    """Every stage holds a layer; interleaving cuts layers into even chunks.
 
     Even chunks, or even when embedding and loss head count as a layer each (Megatron's
-    --account-for-embedding/loss-in-pipeline-split).
+    --account-for-embedding/loss-in-pipeline-split); a chunk may then hold one of these alone
+    (Llama 3, section 3.3.2: 126 layers on 16 stages of 8 chunks).
     """
     layers = job.model.layers
     if vpp == 1:
         return layers >= pp
     chunks = pp * vpp
-    if pp == 1 or layers < chunks:
+    if pp == 1 or layers < pp:
         return False
-    return layers % chunks == 0 or ((layers + 2) % chunks == 0 and (layers + 2) // chunks > 1)
+    return (layers >= chunks and layers % chunks == 0) or (layers + 2) % chunks == 0
 
 
 def interleaving_fits(pp: int, vpp: int, microbatches: int) -> bool:
@@ -207,7 +208,9 @@ def _pipeline(job: Job, layout: Layout) -> list[Broken]:
             )
         )
     elif split is None and not pipeline_fits(job, layout.pp, layout.vpp):
-        legal = [v for v in range(1, layers // layout.pp + 1) if pipeline_fits(job, layout.pp, v)]
+        legal = [
+            v for v in range(1, (layers + 2) // layout.pp + 1) if pipeline_fits(job, layout.pp, v)
+        ]
         found.append(
             Broken(
                 "even_chunks",
