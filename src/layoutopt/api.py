@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from layoutopt.errors import RuleError
+from layoutopt.errors import InternalError, RuleError
 from layoutopt.report.errors import with_nearest
 
 if TYPE_CHECKING:
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
     from layoutopt.inputs.request import SolveRequest
     from layoutopt.report.answer import Answer, WhyNot
     from layoutopt.validation import Validation
+
+
+_WITH_PLAN = ("optimal", "feasible")
+"""Statuses of a search that come with a layout; the others come without."""
 
 
 def solve(**options: Unpack[SolveOptions]) -> Answer:
@@ -61,6 +65,9 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
 
     outcome = search(request.question, request.budget)
     plan = outcome.plan
+    if (plan is not None) != (outcome.status in _WITH_PLAN):
+        has = "a" if plan else "no"
+        raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
     explain = outcome.explain or (tuple(read_estimate(plan)) if plan else ())
     return Answer(
         status=outcome.status.value,

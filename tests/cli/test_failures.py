@@ -11,10 +11,10 @@ import pytest
 from layoutopt import api
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.errors import InternalError, ToolError
-from layoutopt.optimizer.outcome import Outcome
+from layoutopt.optimizer.outcome import Outcome, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.report.guard import dumps, plain
-from tests.cli.conftest import Run, StandIn, optimal
+from tests.cli.conftest import Run, StandIn, optimal, unknown
 from tests.cli.schemas import check
 
 ESTIMATE = ("estimate", "--model", "8B", "--gpus", "8", "--layout", "tp=8", "--json")
@@ -104,3 +104,11 @@ def test_the_stand_in_is_the_cost_model() -> None:
     """These tests change how an answer ends, not what a layout costs."""
     answer: Any = api.estimate(model="8B", gpus=8, layout="tp=8")
     assert answer.plan == estimate(answer.request.job, answer.request.layout)
+
+
+@pytest.mark.parametrize("status", [Status.OPTIMAL, Status.FEASIBLE])
+def test_a_proof_without_a_layout_is_a_fault(run: Run, search_is: StandIn, status: Status) -> None:
+    search_is(lambda question, budget: replace(unknown(question, budget), status=status))
+    ran = run("solve", "--model", "8B", "--gpus", "64", "--json")
+    assert ran.code == 70
+    assert "no layout" in ran.err
