@@ -124,7 +124,8 @@ def load_cluster(text: str, stdin: TextIO | None = None) -> Cluster:
     path = Path(text)
     if "\0" not in text and (_looks_like_file(text) or _exists(path)):
         return read_cluster(reading.parse_yaml(reading.read_file(path), str(path)), str(path))
-    if catalog.find_instance_name(text):
+    # A GPU's own name wins over a price list that sells it under that name.
+    if text not in catalog.gpu_names() and catalog.find_instance_name(text):
         return instance_cluster(catalog.load_instance(text))
     try:
         gpu, _ = catalog.find_gpu(text)

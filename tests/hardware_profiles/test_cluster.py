@@ -146,3 +146,8 @@ def test_the_defaults_are_the_published_figures() -> None:
 def test_each_shipped_link_has_its_own_latency() -> None:
     for name in catalog.gpu_names():
         assert latency_key(catalog.load_gpu(name).link_kind) not in ("other", "network")
+
+
+def test_a_gpu_name_means_its_usual_cluster_not_an_offer_that_sells_it() -> None:
+    named = load_cluster("h100-sxm-80gb")
+    assert named == default_cluster(catalog.load_gpu("h100-sxm-80gb"))
