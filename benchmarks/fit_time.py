@@ -35,6 +35,9 @@ ROOT = Path(__file__).parents[1]
 FITS = ROOT / "benchmarks" / "fit_time.yaml"
 """Which parameters are fitted, with prior, spread (of the logarithm or value) and bounds."""
 
+GENERIC_FOLLOWS = "megatron-bridge"
+"""The profile whose fitted figures the generic one takes: the modern stack with most records."""
+
 Vector = NDArray[np.float64]
 
 
@@ -244,7 +247,10 @@ def write(fitted: Sequence[Parameter], vector: Vector, records: int) -> None:
         if name == "efficiency":
             _update(table["shared"], "shared", values)
         for row in rows:
-            _update(row, row.get("architecture") or row["name"], values)
+            owner = row.get("architecture") or row["name"]
+            _update(row, owner, values)
+            if owner == "generic":
+                _update(row, GENERIC_FOLLOWS, values)
         head = "".join(
             f"{line}\n" for line in path.read_text("utf-8").splitlines() if line[:1] == "#"
         )
