@@ -10,49 +10,49 @@ from dataclasses import replace
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
-from layoutopt.costmodel.memory import largest_allocation_kib
-from layoutopt.optimizer.space import Space
+from layoutopt.optimizer.floors import Floors
 from layoutopt.optimizer.tables import Table, Tables
 
 
-def without_hopeless(space: Space, tables: Tables, most_quanta: int | None) -> Tables:
-    """Tables without rows that no layout of at most ``most_quanta`` can have.
+def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables, Floors]:
+    """Tables and floors without rows that no layout of at most ``most`` quanta can have.
 
-    Slow: a pipeline takes at least as long as its mean stage, m S / pp = M S, and S holds all
-    layers, the embedding and the head; traffic once a step and the optimizer take at least the
-    least of all rows with this tp. Full: some stage holds a layer's saved activations and its
-    working memory beside the least state of all rows with this tp.
+    A layout takes at least its shape's floor, plus what its layer and its shard row take above it
+    (floors). So a shape goes whose floor is over ``most``, and a row of another table whose own
+    part, on top of the lowest floor of the shapes that it goes with, is.
     """
-    keep = np.ones(len(tables.layer), dtype=bool)
-    if most_quanta is not None:
-        ends, once = _matching_ends(tables), _least_by_tp(tables, "once")
-        work = space.job.model.layers * tables.layer.columns["m_total"] + ends + once
-        keep &= work <= most_quanta
-    if space.keeps("every_stage_fits"):
-        held = tables.layer.columns["saved"] + tables.layer.columns["working"]
-        least_state = np.minimum(_least_by_tp(tables, "state_first"), _least_by_tp(tables, "state_last"))
-        least_state = np.minimum(least_state, _least_by_tp(tables, "state_long"))
-        keep &= held + least_state <= largest_allocation_kib(space.job)
-    layer = tables.layer.keep(keep)
-    return replace(tables, layer=layer, ends=tables.ends.keep(_used(tables.ends, layer)))
+    shape = floors.shape.keep(floors.shape.columns["step"] <= most)
+    layer = _reachable(tables.layer, shape, ("tp", "cp", "micro_batch"), floors.layer_above, most)
+    shard = _reachable(tables.shard, shape, ("tp", "pp"), floors.shard_above, most)
+    ends = _reachable(tables.ends, shape, tables.ends.axes, np.zeros(len(tables.ends)), most)
+    kept = floors.shape.columns["step"] <= most
+    return (
+        replace(
+            tables,
+            layer=tables.layer.keep(layer),
+            ends=tables.ends.keep(ends),
+            shard=tables.shard.keep(shard),
+        ),
+        Floors(
+            shape=shape,
+            layer_above=floors.layer_above[layer],
+            shard_above=floors.shard_above[shard],
+            too_full={key: full[kept] for key, full in floors.too_full.items()},
+        ),
+    )
 
 
-def _matching_ends(tables: Tables) -> Ints:
-    """M times embedding and head, for each row of the layer table."""
-    ends = tables.ends
-    entry = ends.columns["m_embedding"] + ends.columns["m_head"] + ends.columns["m_host"]
-    known = dict(zip(map(tuple, ends.rows.tolist()), entry.tolist(), strict=True))
-    keys = np.stack([tables.layer.axis(axis) for axis in ends.axes], axis=-1)
-    return np.array([known[tuple(key)] for key in keys.tolist()], dtype=np.int64)
+def _reachable(
+    table: Table, shape: Table, axes: tuple[str, ...], above: Ints, most: int
+) -> Flags:
+    """Rows that, with the lowest floor of the shapes that share their ``axes``, stay within."""
+    lowest: dict[tuple[int, ...], int] = {}
+    for key, floor in zip(_keys(shape, axes), shape.columns["step"].tolist(), strict=True):
+        lowest[key] = min(floor, lowest.get(key, floor))
+    floors = np.array([lowest.get(key, most + 1) for key in _keys(table, axes)], dtype=np.int64)
+    within: Flags = floors + above <= most
+    return within
 
 
-def _least_by_tp(tables: Tables, name: str) -> Ints:
-    """The least entry of a column of the shard table with the tp of each row of the layer table."""
-    tps, values = tables.shard.axis("tp"), tables.shard.columns[name]
-    least = {tp: int(values[tps == tp].min()) for tp in np.unique(tps).tolist()}
-    return np.array([least[tp] for tp in tables.layer.axis("tp").tolist()], dtype=np.int64)
-
-
-def _used(ends: Table, layer: Table) -> Flags:
-    kept = {tuple(key) for key in np.stack([layer.axis(a) for a in ends.axes], axis=-1).tolist()}
-    return np.array([tuple(row) in kept for row in ends.rows.tolist()], dtype=bool)
+def _keys(table: Table, axes: tuple[str, ...]) -> list[tuple[int, ...]]:
+    return [tuple(row) for row in np.stack([table.axis(axis) for axis in axes], -1).tolist()]

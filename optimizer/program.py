@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from layoutopt.costmodel.checkpoint import checkpoint_cost
 from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.optimizer import objective, rules
+from layoutopt.optimizer.floors import Floors
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.variables import BITS, Degrees, Rows, Size
@@ -36,7 +39,9 @@ class Program:
         return tuple(self.degrees.sizes)
 
 
-def build(space: Space, tables: Tables, *, soft_memory: bool = False) -> Program:
+def build(
+    space: Space, tables: Tables, floors: Floors | None = None, *, soft_memory: bool = False
+) -> Program:
     """The model of ``space``.
 
     With ``soft_memory`` the question is another: how few KiB beyond the device's memory does a
@@ -64,12 +69,32 @@ def build(space: Space, tables: Tables, *, soft_memory: bool = False) -> Program
         model.minimize(over)
         return Program(model, degrees, None, over, {})
     step = _step(degrees, space, tables, group, chunks)
+    if floors is not None:
+        hold_to_floors(degrees, floors, group, step)
     saves = {
         save: group.shard.any_of(places, f"save {save[0]:.6g} s")
         for save, places in save_classes(space, tables).items()
     }
     model.minimize(step)
     return Program(model, degrees, step, None, saves)
+
+
+def hold_to_floors(
+    degrees: Degrees, floors: Floors, group: objective.Group, step: IntVar
+) -> None:
+    """The step is no faster than its shape's floor, and a shape keeps to what fits with it."""
+    from ortools.sat.python.cp_model import LinearExpr
+
+    shape = degrees.rows("shape", floors.shape.axes, floors.shape.rows.tolist())
+    literals = [*shape.literals, *group.layer.literals, *group.shard.literals]
+    above = np.concatenate(
+        [floors.shape.columns["step"], floors.layer_above, floors.shard_above]
+    )
+    degrees.model.add(step >= LinearExpr.weighted_sum(literals, above.tolist()))
+    for (axis, value), full in floors.too_full.items():
+        over = [shape.literals[place] for place in full.nonzero()[0].tolist()]
+        if over:
+            degrees.model.add_at_most_one([*over, degrees[axis][value]])
 
 
 def _memory(

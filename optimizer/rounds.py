@@ -9,6 +9,7 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InternalError
 from layoutopt.optimizer.cuts import without_hopeless
+from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.program import Program, Save, build, save_classes
 from layoutopt.optimizer.question import AXES, Budget
 from layoutopt.optimizer.score import step_quanta
@@ -63,6 +64,8 @@ class Rounds:
         self.known: list[Found] = []
         self.saves = tuple(save_classes(space, self.tables))
         self._excluded = 0
+        self._floor = 0
+        self._cached: dict[float, dict[Save, int]] = {}
 
     def run(self) -> Ended:
         """Rounds until the proof, or until time is up."""
@@ -83,14 +86,14 @@ class Rounds:
 
     def _program(self) -> Program:
         """The model, after the warm start and with its cuts."""
-        if not self.budget.use_hints:
-            return build(self.space, self.tables)
-        start = start_from(self.space)
-        if start is None:
-            return build(self.space, without_hopeless(self.space, self.tables, None))
-        self.known.append(self._found(start))
-        most = max(self._most(save) for save in self.saves)
-        return build(self.space, without_hopeless(self.space, self.tables, most))
+        tables, floors = self.tables, floors_of(self.space, self.tables)
+        self._floor = int(floors.shape.columns["step"].min(initial=2**62))
+        start = start_from(self.space) if self.budget.use_hints else None
+        if start is not None:
+            self.known.append(self._found(start))
+            most = max(self._most().values())
+            tables, floors = without_hopeless(tables, floors, most)
+        return build(self.space, tables, floors)
 
     def _found(self, chosen: dict[str, int]) -> Found:
         quanta = step_quanta(self.space, self.tables, chosen)
@@ -112,27 +115,31 @@ class Rounds:
         if self.space.keeps("every_stage_fits") and not priced.memory.fits:
             raise InternalError(f"the solver took {priced.layout}, which does not fit in memory")
 
-    def _best_wall_s(self) -> float:
-        return min(found.wall_s for found in self.known)
+    def _most(self) -> dict[Save, int]:
+        """For each save, quanta up to which a layout is better or within rounding as good."""
+        return {save: most + 2 * self.tables.delta for save, most in self._quanta().items()}
 
-    def _most(self, save: Save) -> int:
-        """Quanta up to which a layout with this save is better or within rounding as good."""
-        return self._quanta(save) + 2 * self.tables.delta
-
-    def _quanta(self, save: Save) -> int:
-        """Quanta of a step that, with this save, makes the best run that is known."""
-        return self.clock.quanta(self.clock.longest_step_s(self._best_wall_s(), save))
+    def _quanta(self) -> dict[Save, int]:
+        """For each save, quanta of a step that makes the best run that is known."""
+        wall = min(found.wall_s for found in self.known)
+        if wall not in self._cached:
+            longest = self.clock.longest_steps_s(wall, self.saves)
+            steps = map(self.clock.quanta, longest)
+            self._cached[wall] = dict(zip(self.saves, steps, strict=True))
+        return self._cached[wall]
 
     def _tied(self) -> list[Found]:
         """What is known and within rounding of the best."""
-        return [found for found in self.known if found.quanta <= self._most(found.save)]
+        most = self._most()
+        return [found for found in self.known if found.quanta <= most[found.save]]
 
     def _narrow(self, program: Program) -> None:
         """Only what is not known yet, and only what could be better or as good."""
         if not self.known:
             return
+        most = self._most()
         for save, literal in program.saves.items():
-            program.model.add(program.step <= self._most(save)).only_enforce_if(literal)
+            program.model.add(program.step <= most[save]).only_enforce_if(literal)
         for found in self.known[self._excluded :]:
             program.degrees.exclude(found.chosen)
         self._excluded = len(self.known)
@@ -144,11 +151,15 @@ class Rounds:
         return Ended(self._pick(), True, self._bound_s())
 
     def _bound_s(self) -> float:
-        """No integer step of any layout makes a shorter run; its rounding is taken off."""
-        slack = self.tables.delta + 1
+        """No integer step of any layout makes a shorter run; its rounding is taken off.
+
+        With a save so slow that only an impossible step could make up for it, the lowest floor
+        counts instead.
+        """
+        slack, floor = self.tables.delta + 1, self._floor
         return min(
-            self.clock.wall_s(self.clock.step_s(self._quanta(save) - slack), save)
-            for save in self.saves
+            self.clock.wall_s(self.clock.step_s(max(quanta, floor) - slack), save)
+            for save, quanta in self._quanta().items()
         )
 
     def _first_in_order(self, program: Program) -> None:

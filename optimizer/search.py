@@ -9,17 +9,13 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
 
-from layoutopt.costmodel.results import Estimate
-from layoutopt.costmodel.reliability import never_finishes
-from layoutopt.errors import InputError
+from layoutopt.costmodel.results import Run
+from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
-from layoutopt.optimizer.space import space_of
-
-_JOULES_PER_KWH = 3.6e6
+from layoutopt.optimizer.space import Space, space_of
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -32,11 +28,56 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     budget = budget or Budget()
     began = time.monotonic()
     space = space_of(question)
-    candidates = space.candidates
-    if not candidates:
-        raise InputError("no layout")
+    if not space.candidates:
+        raise nearest_legal(question)
     ended = Rounds(space, budget, began).run()
+    return _outcome(space, budget, ended, began)
+
+
+def _outcome(space: Space, budget: Budget, ended: Ended, began: float) -> Outcome:
+    question = space.question
     plan = ended.best.estimate if ended.best else None
-    status = Status.OPTIMAL if ended.proved else Status.FEASIBLE
-    report = SearchReport(question.objective, ended.bound_s, None, time.monotonic()-began, candidates, budget.workers)
-    return Outcome(status, plan, report)
+    late = plan is not None and not meets_limits(question, plan.run)
+    report = _report(space, budget, ended, began)
+    if plan is None or late:
+        status = Status.INFEASIBLE if ended.proved else Status.UNKNOWN
+        return Outcome(status, None, report)
+    return Outcome(Status.OPTIMAL if ended.proved else Status.FEASIBLE, plan, report)
+
+
+def meets_limits(question: Question, run: Run) -> bool:
+    """Deadline and budget hold. Both rise with the wall time, so the best run decides."""
+    if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
+        return False
+    cost = run.cost_usd
+    return question.budget_usd is None or (cost is not None and cost <= question.budget_usd)
+
+
+def _report(space: Space, budget: Budget, ended: Ended, began: float) -> SearchReport:
+    """Bound and gap in the objective's own unit.
+
+    At a given GPU count dollars and kilowatt-hours are the wall time times a constant.
+    """
+    question, bound, gap = space.question, ended.bound_s, None
+    if bound is not None and ended.best is not None:
+        run = ended.best.estimate.run
+        gap = max(0.0, 1 - bound / run.wall_time_s)
+        bound *= objective_of(question, run) / run.wall_time_s
+    return SearchReport(
+        objective=question.objective,
+        bound=bound,
+        gap=gap,
+        wall_s=time.monotonic() - began,
+        candidates=space.candidates,
+        workers=budget.workers,
+    )
+
+
+def objective_of(question: Question, run: Run) -> float:
+    """What is to be least: seconds of wall time, dollars, or kilowatt-hours.
+
+    Without a price or a power, time: it decides all the same.
+    """
+    value = {"time": run.wall_time_s, "cost": run.cost_usd, "energy": run.energy_kwh}
+    found = value[question.objective]
+    return run.wall_time_s if found is None else found

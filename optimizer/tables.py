@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from fractions import Fraction
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 
@@ -96,7 +96,12 @@ class Tables:
 
 def stage_shapes(job: Job, pp: int) -> tuple[StageShape, ...]:
     """The stages of ``even_classes`` for one pp, without repeats."""
-    stages = even_classes(job.model.layers, ints(pp))
+    return _stage_shapes(job.model.layers, pp)
+
+
+@lru_cache(maxsize=4096)
+def _stage_shapes(layers_of_model: int, pp: int) -> tuple[StageShape, ...]:
+    stages = even_classes(layers_of_model, ints(pp))
     found: dict[int, StageShape] = {}
     for name, index, layers, first, last in zip(
         STAGES,
@@ -120,8 +125,13 @@ def held_layers(job: Job, pp: int, vpp: int, microbatches: Ints) -> Ints:
 
 def hiding_passes(job: Job, pp: int, vpp: int) -> Fraction:
     """Passes of one layer that the once-a-step collectives can hide behind, on the first stage."""
-    window = Fraction(float(overlap_window(ints(pp), ints(vpp))[0])).limit_denominator(_FINEST)
-    return stage_shapes(job, pp)[0].layers * window
+    return stage_shapes(job, pp)[0].layers * _window(pp, vpp)
+
+
+@lru_cache(maxsize=4096)
+def _window(pp: int, vpp: int) -> Fraction:
+    """Passes of a stage, as an exact fraction: a whole number over vpp."""
+    return Fraction(float(overlap_window(ints(pp), ints(vpp))[0])).limit_denominator(_FINEST)
 
 
 def tables_of(space: Space) -> Tables:

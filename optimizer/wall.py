@@ -7,7 +7,8 @@ when the step time rises (reliability.wall_time), so a limit on wall time is a l
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+
+import numpy as np
 
 from layoutopt.costmodel.checkpoint import checkpoint_bytes, checkpoint_cost, run_wall_s
 from layoutopt.costmodel.job import Job
@@ -45,20 +46,17 @@ class Clock:
         )
         return float(write[0]), float(stall[0])
 
-    def longest_step_s(self, wall_s: float, save: Save) -> float:
-        """The longest step whose run takes at most ``wall_s``; 0 where none does."""
-        low, high = 0.0, wall_s / self.job.training.steps
-        if self.wall_s(high, save) <= wall_s:
-            return high
+    def longest_steps_s(self, wall_s: float, saves: tuple[Save, ...]) -> list[float]:
+        """For each save the longest step whose run takes at most ``wall_s``.
+
+        Rounded outwards: a cut-off must never remove what it is meant to keep.
+        """
+        write, stall = np.array(saves).T
+        low = np.zeros(len(saves))
+        high = np.full(len(saves), wall_s / self.job.training.steps)
         for _ in range(_HALVINGS):
             middle = (low + high) / 2
-            if self.wall_s(middle, save) <= wall_s:
-                low = middle
-            else:
-                high = middle
-        # Rounded outwards: a cut-off must never remove what it is meant to keep.
-        return high
-
-    def least_wall_s(self, quanta: int, saves: Iterable[Save]) -> float:
-        """The least wall time of any run whose step takes at least ``quanta``."""
-        return min(self.wall_s(max(self.step_s(quanta), 1e-12), save) for save in saves)
+            fits = run_wall_s(self.job, middle, write, stall, self.size) <= wall_s
+            low, high = np.where(fits, middle, low), np.where(fits, high, middle)
+        longest: list[float] = high.tolist()
+        return longest

@@ -1,0 +1,136 @@
+"""The slow, plain twin: tries every layout and prices it with ``estimate``.
+
+It shares nothing with the search but the types of question and answer: its own loops, and the
+rules of a layout as costmodel.rules has them for `estimate`. For small questions and for tests.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from layoutopt.costmodel.defaults import default_layout_values
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.results import Estimate, Run
+from layoutopt.costmodel.rules import broken_rules
+from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
+from layoutopt.optimizer.question import AXES, Limit, Question
+
+
+def try_everything(question: Question) -> Outcome:
+    """The best layout by pricing each one. The status is never ``feasible`` or ``unknown``."""
+    began, tried = time.monotonic(), 0
+    best: Estimate | None = None
+    for layout in every_layout(question):
+        tried += 1
+        priced = estimate(question.job, layout)
+        if _counts(question, priced) and (best is None or _before(question, priced, best)):
+            best = priced
+    value = None if best is None else objective_of(question, best.run)
+    report = SearchReport(
+        objective=question.objective,
+        bound=value,
+        gap=None if value is None else 0.0,
+        wall_s=time.monotonic() - began,
+        candidates=tried,
+        workers=1,
+    )
+    return Outcome(Status.INFEASIBLE if best is None else Status.OPTIMAL, best, report)
+
+
+def every_layout(question: Question) -> Iterator[Layout]:
+    """Every legal layout of the question, memory ignored, one after another."""
+    job = question.job
+    gpus, batch, layers = job.gpus, job.training.global_batch, job.model.layers
+    experts = job.model.moe.experts if job.model.moe else 1
+    for tp in _dividing(gpus):
+        for cp in _dividing(gpus // tp):
+            for pp in _dividing(gpus // (tp * cp)):
+                dp = gpus // (tp * cp * pp)
+                if pp > layers or batch % dp:
+                    continue
+                plain = Layout(tp=tp, cp=cp, pp=pp, dp=dp)
+                for micro_batch in _dividing(batch // dp):
+                    shape = replace(
+                        plain,
+                        micro_batch=micro_batch,
+                        microbatches=batch // dp // micro_batch,
+                    )
+                    for ep in _dividing(experts):
+                        yield from _variants(question, replace(shape, ep=ep))
+
+
+def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
+    """Chunks, ZeRO stages and recompute modes of one shape, as far as they are legal."""
+    job = question.job
+    defaults = default_layout_values(job.software, tp=shape.tp, pp=shape.pp)
+    for vpp in range(1, job.model.layers // shape.pp + 1 if shape.pp > 1 else 2):
+        for zero_stage in (0, 1, 2, 3):
+            for recompute in RECOMPUTE:
+                layout = replace(
+                    shape,
+                    vpp=vpp,
+                    zero_stage=zero_stage,
+                    recompute=recompute,
+                    sequence_parallel=defaults.sequence_parallel,
+                    reshard=defaults.reshard,
+                    schedule="interleaved" if vpp > 1 else "1f1b",
+                )
+                if _asked_for(question, layout) and not broken_rules(job, layout):
+                    yield layout
+
+
+def _dividing(number: int) -> list[int]:
+    return [divisor for divisor in range(1, number + 1) if number % divisor == 0]
+
+
+def _asked_for(question: Question, layout: Layout) -> bool:
+    """``fix`` and ``limits`` hold."""
+    if any(getattr(layout, axis) != value for axis, value in question.fix.items()):
+        return False
+    return all(_holds(limit, getattr(layout, limit.axis)) for limit in question.limits)
+
+
+def _holds(limit: Limit, value: int) -> bool:
+    signs = {
+        "<=": value <= limit.bound,
+        ">=": value >= limit.bound,
+        "<": value < limit.bound,
+        ">": value > limit.bound,
+        "==": value == limit.bound,
+        "!=": value != limit.bound,
+    }
+    return signs[limit.op]
+
+
+def _counts(question: Question, priced: Estimate) -> bool:
+    """It fits, and it keeps to deadline and budget."""
+    if not priced.memory.fits:
+        return False
+    if question.deadline_s is not None and priced.run.wall_time_s > question.deadline_s:
+        return False
+    cost = priced.run.cost_usd
+    return question.budget_usd is None or (cost is not None and cost <= question.budget_usd)
+
+
+def objective_of(question: Question, run: Run) -> float:
+    """What is to be least: seconds of wall time, dollars, or kilowatt-hours."""
+    value = {"time": run.wall_time_s, "cost": run.cost_usd, "energy": run.energy_kwh}
+    found = value[question.objective]
+    # Without a price or a power the GPU count is given, so that time decides all the same.
+    return run.wall_time_s if found is None else found
+
+
+def _before(question: Question, one: Estimate, other: Estimate) -> bool:
+    """``one`` is better than ``other``; equal to a billionth, the order of AXES decides."""
+    left, right = objective_of(question, one.run), objective_of(question, other.run)
+    if abs(left - right) > 1e-9 * max(left, right):
+        return left < right
+    return _order(one.layout) < _order(other.layout)
+
+
+def _order(layout: Layout) -> tuple[int, ...]:
+    values = [getattr(layout, axis) for axis in AXES]
+    return tuple(RECOMPUTE.index(v) if isinstance(v, str) else v for v in values)

@@ -1,0 +1,83 @@
+"""A check of any plan without a solver: what is wrong with it, in sentences."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.results import BREAKDOWN, Estimate
+from layoutopt.costmodel.rules import broken_rules
+from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.space import within
+
+_EQUAL = 1e-9
+"""Relative difference up to which two prices of one layout are the same."""
+
+
+def broken(question: Question, plan: Estimate) -> list[str]:
+    """Everything that is wrong with ``plan`` as an answer to ``question``; empty for a sound one."""
+    layout = plan.layout
+    found = [rule.message for rule in broken_rules(question.job, layout)]
+    found += _not_asked_for(question, layout)
+    found += _does_not_fit(plan)
+    found += _misses_limits(question, plan)
+    return found + _figures_differ(question, plan)
+
+
+def _not_asked_for(question: Question, layout: Layout) -> list[str]:
+    found = [
+        f"{axis} is {getattr(layout, axis)}, but it was fixed to {value}"
+        for axis, value in question.fix.items()
+        if getattr(layout, axis) != value
+    ]
+    for limit in question.limits:
+        value = getattr(layout, limit.axis)
+        code = RECOMPUTE.index(value) if isinstance(value, str) else value
+        if not within([limit], limit.axis, code):
+            found.append(f"{limit.axis} is {value}, against {limit.axis}{limit.op}{limit.bound}")
+    return found
+
+
+def _does_not_fit(plan: Estimate) -> list[str]:
+    usable = plan.memory.usable_bytes
+    return [
+        f"stage {stage.stage} reserves {stage.reserved} bytes of {usable} usable"
+        for stage in plan.memory.stages
+        if stage.reserved > usable
+    ] or ([] if plan.memory.fits else ["the plan itself says that it does not fit"])
+
+
+def _misses_limits(question: Question, plan: Estimate) -> list[str]:
+    found, run = [], plan.run
+    if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
+        found.append(f"the run takes {run.wall_time_s} s, the deadline is {question.deadline_s} s")
+    if question.budget_usd is not None and (run.cost_usd or math.inf) > question.budget_usd:
+        found.append(f"the run costs {run.cost_usd}, the budget is {question.budget_usd}")
+    return found
+
+
+def _figures_differ(question: Question, plan: Estimate) -> list[str]:
+    """Every figure equals what ``estimate`` says of the same layout, and the parts add up."""
+    again = estimate(question.job, plan.layout)
+    found = [
+        f"{name} is {mine}, estimate says {right}"
+        for name, mine, right in (
+            ("the step", plan.step.time_s, again.step.time_s),
+            ("the wall time", plan.run.wall_time_s, again.run.wall_time_s),
+            ("the save interval", plan.checkpoint.interval_steps, again.checkpoint.interval_steps),
+        )
+        if not math.isclose(mine, right, rel_tol=_EQUAL)
+    ]
+    if asdict(plan.memory) != asdict(again.memory):
+        found.append("the memory of its stages differs from estimate's")
+    total = sum(plan.step.breakdown_s[name] for name in BREAKDOWN)
+    if not math.isclose(total, plan.step.time_s, rel_tol=_EQUAL):
+        found.append(f"the parts of the step add up to {total} s, the step takes {plan.step.time_s}")
+    overheads = sum(plan.run.overhead_s.values())
+    if not math.isclose(plan.run.ideal_s + overheads, plan.run.wall_time_s, rel_tol=1e-6):
+        found.append(f"ideal {plan.run.ideal_s} s and overheads {overheads} s are not the wall time")
+    return found
+
+
