@@ -57,6 +57,8 @@ class Record:
     training: Mapping[str, Any]
     layout: Mapping[str, Any]
     measured: Mapping[str, Any]
+    source: str = ""
+    """Where the figures were published, in the record's words."""
 
 
 def read_records(paths: Sequence[str | Path]) -> list[Record]:
@@ -115,7 +117,7 @@ def _record(line: str, path: Path, number: int) -> Record:
     for name in SECTIONS:
         if not isinstance(row.get(name), dict):
             _refuse(place, name, row.get(name), f"must be an object{_nearest_hint(name, row)}")
-    for name in ("id", "framework", "notes"):
+    for name in ("id", "framework", "notes", "source"):
         if row.get(name) is not None and not isinstance(row[name], str):
             _refuse(place, name, row[name], "must be text")
     _check_values(row, place)
@@ -125,6 +127,7 @@ def _record(line: str, path: Path, number: int) -> Record:
         line=number,
         framework=row.get("framework") or "",
         notes=row.get("notes") or "",
+        source=row.get("source") or "",
         **{name: row[name] for name in SECTIONS},
     )
 

@@ -1,0 +1,254 @@
+"""Errors on runs that the fit never saw: ``python -m benchmarks.cross_validate``.
+
+Two questions. What is a fit worth for a source it never saw (each file of records held out in
+turn)? And for a model on a cluster that it never saw (5 folds of groups of equal model and cluster:
+rows of one sweep never stand on both sides)? Priors, bounds, loss and weights are those of
+benchmarks/fit_time.py; each fit starts at the shipped values and forgets the held-out rows.
+
+A fit from scratch takes minutes, and there are sixteen: they share one matrix of derivatives,
+taken at the shipped values, and go to their own minimum by chord steps, which price every training
+row anew with the parameters reached (``--check SOURCE`` compares one with an ordinary fit). Errors
+and every single prediction are written to benchmarks/results/DATE_cross-validation.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from benchmarks.accuracy import default_files
+from benchmarks.fit_time import (
+    Fit,
+    Parameter,
+    Vector,
+    cases_of,
+    current,
+    parameters,
+    thinned,
+    weights_of,
+)
+from benchmarks.headline import Figure, headline
+from benchmarks.results_file import circumstances, new_file
+from layoutopt.validation import Scored, validate
+from layoutopt.validation.cases import Case
+
+FOLDS = 5
+STEPS = 4
+"""Chord steps of a fit; the cost moves by under 1e-3 in the last one."""
+PRIOR_PULL = 0.1
+LOSS_SCALE = 0.07
+"""Both as in fit_time: what a spread from the prior costs, and where the loss turns linear."""
+
+
+@dataclass(frozen=True)
+class Split:
+    """Rows that one fit does not see."""
+
+    kind: str
+    """"source" or "group"."""
+    name: str
+    rows: tuple[int, ...]
+
+
+def group_key(case: Case) -> str:
+    """A model on a cluster: runs that share it never stand on both sides of a split."""
+    model = case.job.model.model_dump_json(exclude={"name", "source"})
+    return f"{model} {case.job.cluster.gpu.name} {case.job.cluster.levels}"
+
+
+def source_splits(cases: Sequence[Case]) -> list[Split]:
+    """Each source file held out in turn."""
+    rows: dict[str, list[int]] = {}
+    for row, case in enumerate(cases):
+        rows.setdefault(case.record.source_file, []).append(row)
+    return [Split("source", name, tuple(found)) for name, found in rows.items()]
+
+
+def group_splits(cases: Sequence[Case], folds: int = FOLDS) -> list[Split]:
+    """``folds`` sets of whole groups, about equally large: the largest group first, each into the
+    set that holds fewest rows."""
+    groups: dict[str, list[int]] = {}
+    for row, case in enumerate(cases):
+        groups.setdefault(group_key(case), []).append(row)
+    held: list[list[int]] = [[] for _ in range(folds)]
+    for key in sorted(groups, key=lambda key: (-len(groups[key]), key)):
+        min(held, key=len).extend(groups[key])
+    return [
+        Split("group", f"fold {number}", tuple(sorted(rows)))
+        for number, rows in enumerate(held, start=1)
+        if rows
+    ]
+
+
+class Refit:
+    """Fits of subsets of the training rows, with one matrix of derivatives for all."""
+
+    def __init__(self, cases: Sequence[Case], measured: Vector, fitted: Sequence[Parameter]):
+        self.cases = cases
+        self.measured = measured
+        self.fit = Fit(cases, measured, fitted)
+        self.start = current(fitted)
+        weighted = self.fit.jacobian(self.start)[: len(measured)]
+        self.slopes: Vector = weighted / self.fit.weights[:, None]
+        self.low = np.array([p.low for p in fitted])
+        self.high = np.array([p.high for p in fitted])
+
+    def without(self, held: set[int], steps: int = STEPS) -> Vector:
+        """Parameters fitted to every row but the ``held`` ones."""
+        kept = np.array([row for row in range(len(self.cases)) if row not in held])
+        weights = np.sqrt(weights_of([self.cases[row] for row in kept]))
+        point = np.clip(self.start, *self._inside())
+        errors = self._errors(point, kept)
+        cost = self._cost(point, errors, weights)
+        for _ in range(steps):
+            aim, share = self._minimum(point, errors, kept, weights), 1.0
+            while share > 0.1:
+                tried = point + share * (aim - point)
+                new_errors = self._errors(tried, kept)
+                new_cost = self._cost(tried, new_errors, weights)
+                if new_cost < cost:
+                    break
+                share /= 2
+            if share <= 0.1 or cost - new_cost < 1e-4 * cost:
+                break
+            point, errors, cost = tried, new_errors, new_cost
+        return np.asarray(point)
+
+    def _inside(self) -> tuple[Vector, Vector]:
+        margin = 1e-6 * (self.high - self.low)
+        return self.low + margin, self.high - margin
+
+    def _errors(self, point: Vector, kept: Vector) -> Vector:
+        errors: Vector = np.log(self.fit.predicted(point) / self.measured)[kept]
+        return errors
+
+    def _pull(self, point: Vector) -> Vector:
+        pull: Vector = PRIOR_PULL * (point - self.fit.prior) / self.fit.spread
+        return pull
+
+    def _cost(self, point: Vector, errors: Vector, weights: Vector) -> float:
+        """The robust cost that least_squares minimises, soft L1."""
+        residuals = np.concatenate([weights * errors, self._pull(point)]) / LOSS_SCALE
+        return float(np.sum(2 * (np.sqrt(1 + residuals**2) - 1)) * LOSS_SCALE**2 / 2)
+
+    def _minimum(self, point: Vector, errors: Vector, kept: Vector, weights: Vector) -> Vector:
+        """Where the cost would be least if predictions followed the shared derivatives."""
+        slopes = self.slopes[kept]
+        pulls = np.diag(PRIOR_PULL / self.fit.spread)
+        matrix = np.vstack([weights[:, None] * slopes, pulls])
+        found = least_squares(
+            lambda x: np.concatenate([weights * (errors + slopes @ (x - point)), self._pull(x)]),
+            point,
+            jac=lambda _: matrix,
+            bounds=(self.low, self.high),
+            loss="soft_l1",
+            f_scale=LOSS_SCALE,
+            x_scale=self.fit.spread,
+            max_nfev=200,
+        )
+        return np.asarray(np.clip(found.x, *self._inside()))
+
+
+def held_out_seconds(
+    cases: Sequence[Case], measured: Vector, splits: Sequence[Split], most: int, steps: int
+) -> dict[str, Vector]:
+    """Seconds that fits which never saw a row predict for it, by kind of split."""
+    fitted = parameters()
+    kept = thinned(cases, most)
+    refit = Refit([cases[row] for row in kept], measured[kept], fitted)
+    whole = Fit(cases, measured, fitted)
+    found = {kind: np.full(len(cases), np.nan) for kind in ("source", "group")}
+    for split in splits:
+        rows = set(split.rows)
+        vector = refit.without({place for place, row in enumerate(kept) if row in rows}, steps)
+        touched = [batch for batch in whole.batches if rows.intersection(batch.rows.tolist())]
+        seconds = whole.predicted(vector, touched)
+        held = list(split.rows)
+        found[split.kind][held] = seconds[held]
+        errors = np.abs(seconds[held] / measured[held] - 1)
+        print(
+            f"{split.kind:<8}{split.name:<24}{len(held):>6} runs: "
+            f"median {np.median(errors):.1%}, mean {errors.mean():.1%}",
+            flush=True,
+        )
+    return found
+
+
+def with_predictions(entries: Sequence[Scored], seconds: dict[str, float]) -> list[Scored]:
+    """``entries`` with other predicted step times, by record id; those without one lose theirs."""
+    return [
+        replace(entry, predicted_s=seconds.get(entry.record.id))
+        if entry.predicted_s is not None
+        else entry
+        for entry in entries
+    ]
+
+
+def figures_json(figures: Sequence[Figure]) -> list[dict[str, object]]:
+    """Figures of step time as JSON; memory does not depend on what was fitted."""
+    return [asdict(figure) for figure in figures if "fits" not in figure.name]
+
+
+def check_against_a_fit(name: str, most: int, evaluations: int) -> None:
+    """Print the errors of one held-out source by chord steps and by an ordinary fit."""
+    cases, measured = cases_of(validate(default_files()).records)
+    split = next(s for s in source_splits(cases) if s.name.removesuffix(".jsonl") == name)
+    held_out_seconds(cases, measured, [split], most, STEPS)
+    fitted, held = parameters(), list(split.rows)
+    kept = [row for row in thinned(cases, most) if row not in set(split.rows)]
+    fit = Fit([cases[row] for row in kept], measured[kept], fitted)
+    vector = fit.solve(current(fitted), evaluations)
+    seconds = Fit([cases[row] for row in held], measured[held], fitted).predicted(vector)
+    errors = np.abs(seconds / measured[held] - 1)
+    print(f"an ordinary fit: median {np.median(errors):.1%}, mean {errors.mean():.1%}")
+
+
+def main() -> None:
+    """Hold out sources and folds in turn, print the errors and write the record."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--dry-run", action="store_true", help="print, write nothing")
+    parser.add_argument("--most", type=int, default=8, help="records a group of like runs")
+    parser.add_argument("--steps", type=int, default=STEPS, help="chord steps a fit")
+    parser.add_argument("--check", metavar="SOURCE", help="compare with an ordinary fit, then stop")
+    options = parser.parse_args()
+    if options.check:
+        check_against_a_fit(options.check, options.most, evaluations=10)
+        return
+    entries = validate(default_files()).records
+    cases, measured = cases_of(entries)
+    splits = [*source_splits(cases), *group_splits(cases)]
+    seconds = held_out_seconds(cases, measured, splits, options.most, options.steps)
+    ids = [case.record.id for case in cases]
+    folds = {
+        ids[row]: split.name for split in splits if split.kind == "group" for row in split.rows
+    }
+    record = circumstances("python -m benchmarks.cross_validate")
+    record["fitted_on"] = f"at most {options.most} records a group of like runs"
+    for kind, values in seconds.items():
+        predicted = dict(zip(ids, values.tolist(), strict=True))
+        record[f"by_{kind}"] = figures_json(headline(with_predictions(entries, predicted)))
+    record["runs"] = [
+        {
+            "id": name,
+            "fold": folds[name],
+            "measured_s": float(f"{measured[row]:.6g}"),
+            **{kind: float(f"{values[row]:.6g}") for kind, values in seconds.items()},
+        }
+        for row, name in enumerate(ids)
+    ]
+    if not options.dry_run:
+        path = new_file("cross-validation")
+        head = {key: value for key, value in record.items() if key != "runs"}
+        runs = ",\n".join(f"  {json.dumps(run)}" for run in record["runs"])
+        text = json.dumps(head, indent=1)[:-2] + f',\n "runs": [\n{runs}\n ]\n}}\n'
+        path.write_text(text, "utf-8")
+        print(f"written: {path.name}")
+
+
+if __name__ == "__main__":
+    main()
