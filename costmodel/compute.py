@@ -175,8 +175,7 @@ def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     """Final norm, output product in 16 bit and cross-entropy.
 
     The product is cut over tp; cross-entropy as well where the loss is vocabulary-parallel, else
-    every rank passes over all gathered logits. It passes over them about 4 times in fp32 where it
-    is one fused kernel (24 bytes a logit both ways), 8 times where it is not (48 bytes).
+    every rank passes over all gathered logits, half as often where it is one fused kernel.
     """
     model = job.model
     own = model.vocab / tp
@@ -184,7 +183,8 @@ def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     operands = tokens * model.hidden + model.hidden * own + tokens * own
     once = flops + 2.0 * operands / machine.memory_bytes_per_s
     seen = own if job.software.vocab_parallel_loss else model.vocab
-    entropy = tokens * seen * (24.0 if job.software.fused_loss else 48.0)
+    each = machine.reach.entropy_bytes * (0.5 if job.software.fused_loss else 1.0)
+    entropy = tokens * seen * each
     both_ways = entropy / machine.memory_bytes_per_s
     return Seconds(once + both_ways / 2, 2 * once + both_ways / 2)
 
@@ -240,7 +240,7 @@ def expert_layers(
     # 5 passes: route, permute, activation, unpermute, weighted sum (reads and writes, 2 bytes).
     moved = own * moe.top_k * (10.0 * model.hidden + 6.0 * moe.expert_ffn / etp)
     passes = moved / machine.memory_bytes_per_s + 8 * machine.gap_s
-    work = routed + Seconds(passes + reach.router_s, 2 * passes)
+    work = routed + Seconds(passes + reach.router_s * job.software.router_factor, 2 * passes)
     if moe.shared_ffn:
         shared = moe.shared_ffn / tp
         work += gemm(machine, tokens, hidden, gated * shared, accumulate)

@@ -56,6 +56,9 @@ class Efficiency(Frozen):
     """Bytes a score moves, forward, where scale, mask and softmax are one kernel."""
     unfused_score_bytes: float
     """The same where they are not."""
+    entropy_bytes: float
+    """Bytes that cross-entropy moves per logit, both ways, written in the framework's own
+    operators; one fused kernel moves half."""
     flash1_speed: float
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
     head_dim_half: float

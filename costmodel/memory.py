@@ -25,6 +25,13 @@ CONTEXT_BYTES = int(1.5 * GIB)
 """CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
 
 
+FUSED_LOGIT_BYTES = 6.0
+"""Bytes a logit takes at the loss where cross-entropy is one kernel: 16-bit logits and an fp32 copy
+that becomes the gradient in place (A11)."""
+LOGIT_BYTES = 14.0
+"""The same where it is not: fp32 softmax and gradient stand beside them."""
+
+
 def to_kib(size: Array | float) -> Ints:
     """Bytes as KiB, rounded up."""
     return np.ceil(np.asarray(size) / KIB).astype(np.int64)
@@ -301,11 +308,10 @@ def _widest_mlp(job: Job, tp: Ints) -> Array:
 def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:
     """Logits and cross-entropy of one microbatch on the last stage: axes (tp, cp, micro_batch).
 
-    16-bit logits and their fp32 copy, turned into the gradient in place where the loss is fused
-    (6 bytes); fp32 softmax and gradient beside them where it is not (14 bytes).
+    Where the loss is not vocabulary-parallel, every rank holds all logits.
     """
     vocab = job.model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
-    each = 6.0 if job.software.fused_loss else 14.0
+    each = FUSED_LOGIT_BYTES if job.software.fused_loss else LOGIT_BYTES
     return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * vocab * each)
 
 

@@ -65,6 +65,9 @@ class Software(Frozen):
     """Kernel time over that of the architecture's reference kernels."""
     elementwise_factor: float = 1.0
     """Bytes that elementwise work moves over those of fused kernels (eager frameworks: more)."""
+    router_factor: float = 1.0
+    """Time that routing costs an expert layer over the shared figure (CUDA graphs and device-side
+    counts: less)."""
     tp_factor: float = 1.0
     """Time of tensor-parallel collectives over that of large ones on the same link."""
     comm_factor: float = 1.0

@@ -24,6 +24,7 @@ IDEAL: Efficiency = efficiency_of("hopper").model_copy(
         **dict.fromkeys(("launch_s", "gap_s", "jitter", "collective_s", "router_s"), 0.0),
         **dict.fromkeys(("head_dim_half", "cast_bytes", "power_exponent"), 0.0),
         "norm_bytes": 4.0,
+        "entropy_bytes": 48.0,
         "unfused_norm_bytes": 28.0,
         "fused_score_bytes": 13.0,
         "unfused_score_bytes": 30.0,
