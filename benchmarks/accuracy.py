@@ -1,16 +1,22 @@
 """Accuracy by source, beside the napkin: ``python -m benchmarks.accuracy [RECORDS.jsonl ...]``.
 
-Prints one row per file of records, then all of them, then the dense ones alone. Single-node runs
-of tiny models (measured/extra) are never averaged with the rest: name that file to see it.
+Prints one row per file of records, then all of them, then the dense ones and the mixtures of
+experts alone, then the figures that the project is judged by. Single-node runs of tiny models
+(measured/extra) are never averaged with the rest: name that file to see it.
+
+``--markdown`` also writes docs/accuracy.md, its pictures and benchmarks/ledger.json, with the
+figures of the newest cross-validation (benchmarks/cross_validate.py) beside those of the fit.
 """
 
 from __future__ import annotations
 
+import argparse
 import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from benchmarks.headline import has_experts, headline, is_dense
 from benchmarks.napkin import napkin_step_s
 from layoutopt.validation import Scored, Validation, validate
 from layoutopt.validation.summary import Errors, Summary, errors, summarise
@@ -57,11 +63,6 @@ def napkin_errors(entries: Sequence[Scored]) -> Errors:
     )
 
 
-def is_dense(entry: Scored) -> bool:
-    """A scored record of a model without experts."""
-    return entry.case is not None and entry.case.job.model.moe is None
-
-
 def table(validation: Validation) -> list[str]:
     """The table's lines."""
     entries = validation.records
@@ -72,6 +73,21 @@ def table(validation: Validation) -> list[str]:
     lines.append(_line(validation.summary, napkin_errors(entries)))
     dense = [entry for entry in entries if is_dense(entry)]
     lines.append(_line(summarise("dense models", dense, []), napkin_errors(dense)))
+    experts = [entry for entry in entries if has_experts(entry)]
+    if experts:
+        lines.append(_line(summarise("with experts", experts, []), napkin_errors(experts)))
+    return lines
+
+
+def figure_lines(entries: Sequence[Scored]) -> list[str]:
+    """The headline figures with their targets; those without records are left out."""
+    lines = []
+    for figure in headline(entries):
+        if figure.value is not None:
+            is_rank = "Spearman" in figure.name
+            value = f"{figure.value:.2f}" if is_rank else f"{figure.value:.1%}"
+            word = {True: "reached", False: "NOT reached", None: ""}[figure.reached]
+            lines.append(f"{figure.name:<64}{figure.n:>6}{value:>9}  {word}".rstrip())
     return lines
 
 
@@ -106,11 +122,25 @@ def _percent(value: float | None) -> str:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Print the table for the files named, or for the shipped ones."""
+    """Print the tables for the files named, or for the shipped ones; write the page if asked."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("records", nargs="*", type=Path)
+    parser.add_argument("--markdown", action="store_true", help="write docs/accuracy.md, too")
+    options = parser.parse_args(arguments)
     start = time.perf_counter()
-    validation = validate([Path(name) for name in arguments] or default_files())
-    print("\n".join(table(validation)))
+    validation = validate(options.records or default_files())
+    print("\n".join([*table(validation), "", *figure_lines(validation.records)]))
     print(f"{len(validation.records)} records in {time.perf_counter() - start:.1f} s")
+    if options.markdown:
+        if options.records:
+            parser.error("--markdown is made of the shipped records: name no files")
+        # Late: the page needs scipy and matplotlib, the table does not.
+        from benchmarks.ledger import PAGE, write
+        from benchmarks.plots import draw
+
+        pictures = draw(validation.records, PAGE.parent)
+        write(validation.records, [path.name for path in pictures])
+        print(f"written: docs/{PAGE.name}, {', '.join(path.name for path in pictures)}")
 
 
 if __name__ == "__main__":

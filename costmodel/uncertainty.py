@@ -109,16 +109,16 @@ def kind_of(job: Job) -> Kind:
 
 
 def wider(kind: Kind) -> tuple[Kind, ...]:
-    """``kind`` and the wider kinds that hold it, in the order in which they are asked."""
-    architecture, framework, experts, scale = (
-        kind.architecture,
-        kind.framework,
-        kind.experts,
-        kind.scale,
-    )
+    """``kind`` and the wider kinds that hold it, in the order in which they are asked.
+
+    Beyond the measured sizes the largest measured ones are asked instead.
+    """
+    architecture, experts = kind.architecture, kind.experts
+    scale = SCALES[-1] if kind.scale == 0 else kind.scale
     found = (
         kind,
-        Kind(architecture, framework, experts, None),
+        Kind(architecture, kind.framework, experts, scale),
+        Kind(architecture, kind.framework, experts, None),
         Kind(architecture, None, experts, scale),
         Kind(architecture, None, experts, None),
         Kind(None, None, experts, None),
