@@ -8,16 +8,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from functools import lru_cache
-from typing import Any
 
+from benchmarks.accuracy import default_files, napkin_errors
+from benchmarks.headline import Figure, headline, is_dense
+from benchmarks.results_file import newest
 from layoutopt.costmodel import checkpoint
 from layoutopt.costmodel import defaults as layout_defaults
 from layoutopt.costmodel.software import Software, software, software_names
 from layoutopt.hardware_profiles.defaults import defaults as cluster_defaults
 from layoutopt.inputs import defaults
 from layoutopt.optimizer.question import Budget, Question
-from layoutopt.validation import validate
-from tests.docblocks import ROOT
+from layoutopt.validation import Validation, validate
+from layoutopt.validation.summary import Errors, fit
 
 
 def value_of(name: str) -> str:
@@ -26,15 +28,31 @@ def value_of(name: str) -> str:
 
 
 @lru_cache(maxsize=1)
-def _summary() -> dict[str, Any]:
-    """The summary of ``layoutopt validate benchmarks/measured/*.jsonl``."""
-    records = sorted((ROOT / "benchmarks" / "measured").glob("*.jsonl"))
-    summary: dict[str, Any] = validate(records).to_dict()["summary"]
-    return summary
+def _measured() -> Validation:
+    """The shipped records, scored by the tree's own parameters."""
+    return validate(default_files())
 
 
-def _measured(part: str, figure: str, form: str) -> Callable[[], str]:
-    return lambda: format(_summary()[part][figure], form)
+@lru_cache(maxsize=1)
+def _fitted() -> dict[str, Figure]:
+    return {figure.name: figure for figure in headline(_measured().records)}
+
+
+@lru_cache(maxsize=1)
+def _unseen() -> dict[str, float]:
+    """The newest cross-validation: each source predicted by a fit that saw nothing of it."""
+    record = newest("cross-validation")
+    if record is None:
+        raise LookupError("no cross-validation lies in benchmarks/results")
+    return {figure["name"]: figure["value"] for figure in record["by_source"]}
+
+
+def _dense_napkin() -> Errors:
+    return napkin_errors([entry for entry in _measured().records if is_dense(entry)])
+
+
+def _share(value: float | None) -> str:
+    return f"{value:.1%}" if value is not None else "-"
 
 
 def _rows(header: Iterable[str], rows: Iterable[Iterable[object]]) -> str:
@@ -115,14 +133,19 @@ def _batch_rule() -> str:
 
 
 VALUES: dict[str, Callable[[], str]] = {
-    "time.n": _measured("time", "n", ",d"),
-    "time.median": _measured("time", "median", ".1%"),
-    "time.mape": _measured("time", "mape", ".1%"),
-    "time.p90": _measured("time", "p90", ".1%"),
-    "memory.n": _measured("memory", "n", ",d"),
-    "memory.mape": _measured("memory", "mape", ".1%"),
-    "fit.n": _measured("fit", "n", ",d"),
-    "fit.accuracy": _measured("fit", "accuracy", ".1%"),
+    "records": lambda: f"{len(_measured().records):,}",
+    "dense.n": lambda: f"{_fitted()['dense, step time: median'].n:,}",
+    "dense.median": lambda: _share(_fitted()["dense, step time: median"].value),
+    "dense.mean": lambda: _share(_fitted()["dense, step time: mean"].value),
+    "experts.n": lambda: f"{_fitted()['experts, step time: median'].n:,}",
+    "experts.median": lambda: _share(_fitted()["experts, step time: median"].value),
+    "unseen.dense.median": lambda: _share(_unseen()["dense, step time: median"]),
+    "unseen.dense.mean": lambda: _share(_unseen()["dense, step time: mean"]),
+    "unseen.experts.median": lambda: _share(_unseen()["experts, step time: median"]),
+    "napkin.dense.median": lambda: _share(_dense_napkin().median),
+    "napkin.dense.mean": lambda: _share(_dense_napkin().mape),
+    "fit.n": lambda: f"{fit(_measured().records).n:,}",
+    "fit.accuracy": lambda: _share(fit(_measured().records).accuracy),
     "default.gpu": lambda: f"`{defaults.GPU}`",
     "default.framework": lambda: f"`{defaults.FRAMEWORK}`",
     "default.precision": lambda: f"`{defaults.PRECISION}`",
