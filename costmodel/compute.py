@@ -39,8 +39,8 @@ class Seconds:
 
 ZERO = Seconds(np.zeros(1), np.zeros(1))
 
-ALIGNMENT = 64
-"""Elements of a matrix's width that kernels work on at full speed in multiples of."""
+ALIGNMENT = 8
+"""Elements in 16 bytes of 16-bit numbers: widths in multiples of it reach the tensor cores."""
 
 
 def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float) -> Seconds:
@@ -49,11 +49,10 @@ def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate
     Backward is two products of the same size; the weight gradient is accumulated in place, which
     reads and writes ``accumulate`` bytes a weight, every microbatch. 8- and 4-bit products
     quantise their input forward and the output's gradient backward. Widths that are not a whole
-    number of 64 elements (128 bytes) lose vector loads and tile edges (NVIDIA, Matrix
-    Multiplication Background, table 1).
+    number of 16 bytes lose the tensor cores (NVIDIA, Matrix Multiplication Background, section 2).
     """
-    whole = (np.mod(inner, ALIGNMENT) == 0) & (np.mod(columns, ALIGNMENT) == 0)
-    rate = machine.gemm_flops_per_s * np.where(whole, 1.0, machine.reach.misaligned_rate)
+    aligned = (np.mod(inner, ALIGNMENT) == 0) & (np.mod(columns, ALIGNMENT) == 0)
+    rate = machine.gemm_flops_per_s * np.where(aligned, 1.0, machine.reach.misaligned_rate)
     flops = 2.0 * rows * inner * columns / rate
     operands = rows * inner + inner * columns + rows * columns
     traffic = machine.gemm_bytes * operands / machine.memory_bytes_per_s
@@ -118,7 +117,9 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
     fused = kernel == "fused_softmax"
     reach = machine.reach
     bytes_a_score = reach.fused_score_bytes if fused else reach.unfused_score_bytes
-    flops = 2 * pairs * (score_dim + value_dim) / machine.gemm16_flops_per_s
+    aligned = score_dim % ALIGNMENT == 0 and value_dim % ALIGNMENT == 0
+    rate = machine.gemm16_flops_per_s * (1.0 if aligned else reach.misaligned_rate)
+    flops = 2 * pairs * (score_dim + value_dim) / rate
     traffic = pairs * bytes_a_score / machine.memory_bytes_per_s
     gaps = (4 if fused else 9) * machine.gap_s
     return Seconds(flops + traffic + gaps, 2 * (flops + traffic + gaps))

@@ -64,7 +64,7 @@ class Efficiency(Frozen):
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
     misaligned_rate: float
-    """Rate of a product with a width that is not a multiple of 64 elements, over an aligned one."""
+    """Rate of a product with a width that is not a multiple of 16 bytes, over an aligned one."""
     expert_rate: float
     """Rate of grouped expert products over that of one product of the same size."""
     router_s: float

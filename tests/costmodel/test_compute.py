@@ -40,7 +40,7 @@ def test_eight_bit_products_read_half_and_quantise() -> None:
     assert seconds.backward[0] == pytest.approx((2 * half + 0.131072 + 4 * 0.256) * 1e-6)
 
 
-def test_widths_that_are_no_multiple_of_64_are_slower() -> None:
+def test_widths_that_are_no_multiple_of_16_bytes_are_slower() -> None:
     """65 columns at half the rate; rows, which are tokens, do not count."""
     half = IDEAL.model_copy(update={"misaligned_rate": 0.5, "memory": 1e9})
     rates = machine(job(efficiency=half))
