@@ -29,20 +29,24 @@ def estimate(job: Job, layout: Layout) -> Estimate:
     The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
     and no formula reads yet is named in ``warnings`` (A18).
     """
-    axes = axes_of([layout])
-    stages = given_stages(layout.layers_per_stage or even_split(job.model.layers, layout.pp))
+    axes, stages = _one(job, layout)
     step_time = _step_time(job, axes, stages)
     size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)
     checkpoint, run = run_plan(job, step_time.time_s, float(write_s[0]), float(stall_s[0]), size)
     return Estimate(
         layout=layout,
-        memory=_memory(job, layout, axes, stages),
+        memory=memory_of(job, layout),
         step=step_time,
         checkpoint=checkpoint,
         run=run,
         warnings=warnings_for(job, layout),
         assumptions=cited_for(job, layout),
     )
+
+
+def _one(job: Job, layout: Layout) -> tuple[Axes, Stages]:
+    split = layout.layers_per_stage or even_split(job.model.layers, layout.pp)
+    return axes_of([layout]), given_stages(split)
 
 
 def step_seconds(job: Job, axes: Axes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
@@ -101,7 +105,9 @@ def _repeated_flops_per_token(job: Job, recompute: int) -> float:
     return attention_flops_per_token_forward(model, seq)
 
 
-def _memory(job: Job, layout: Layout, axes: Axes, stages: Stages) -> Memory:
+def memory_of(job: Job, layout: Layout) -> Memory:
+    """Peak bytes of every stage of ``layout``, by part."""
+    axes, stages = _one(job, layout)
     parts = memory.stage_bytes(job, axes, stages)
     reserve = memory.reserve_kib(parts.allocated)
 
