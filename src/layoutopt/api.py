@@ -12,6 +12,7 @@ from layoutopt.report.errors import with_nearest
 if TYPE_CHECKING:
     from typing import Unpack
 
+    from layoutopt.calibration import Site
     from layoutopt.costmodel.job import Job
     from layoutopt.costmodel.layout import Layout
     from layoutopt.costmodel.results import Estimate
@@ -45,11 +46,19 @@ def estimate(**options: Unpack[EstimateOptions]) -> Answer:
     return answer_estimate(options, None)
 
 
-def validate(paths: Sequence[str | Path] | str | Path) -> Validation:
-    """Predictions against the measured runs of JSON-lines files."""
+def validate(
+    paths: Sequence[str | Path] | str | Path, calibration: str | Path | Site | None = None
+) -> Validation:
+    """Predictions against the measured runs of JSON-lines files.
+
+    ``calibration`` is a site's own figures: they are used for runs on its GPU with its framework.
+    """
+    from layoutopt.inputs.calibration import read_site
     from layoutopt.validation import validate as compare
 
-    return compare([paths] if isinstance(paths, str | Path) else list(paths))
+    site = read_site({"calibration": calibration})
+    files = [paths] if isinstance(paths, str | Path) else list(paths)
+    return compare(files, site.apply if site else None)
 
 
 def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from layoutopt.costmodel.defaults import default_layout_values, likely_chunks
+from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.software import Software, software
 from layoutopt.validation.cases import Case, Incomplete, attention_kernel, case_of
@@ -221,8 +223,8 @@ def test_what_the_summaries_leave_out(
 
 
 def test_a_calibration_replaces_the_profile(tmp_path: Path) -> None:
-    def slower(profile: Software) -> Software:
-        return profile.model_copy(update={"compute_factor": 9.0})
+    def slower(job: Job) -> Job:
+        return replace(job, software=job.software.model_copy(update={"compute_factor": 9.0}))
 
     found = case_of(record(tmp_path, row()), slower)
     assert found.job.software.compute_factor == 9.0

@@ -14,6 +14,7 @@ COMMANDS = {
     "solve": "layoutopt.cli.solve",
     "estimate": "layoutopt.cli.estimate",
     "validate": "layoutopt.cli.validate",
+    "calibrate": "layoutopt.cli.calibrate",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

@@ -46,6 +46,10 @@ def stack(*decorators: Callable[[F], F]) -> Callable[[F], F]:
     return apply
 
 
+calibration_option = text_option(
+    "--calibration", metavar="FILE", help="A site's own figures, made by layoutopt calibrate."
+)
+
 job_options = stack(
     text_option(
         "--model",
@@ -62,6 +66,7 @@ job_options = stack(
     text_option("--tokens", metavar="N", help="Tokens of the run. [20 per active parameter]"),
     text_option("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, fp32. [bf16]"),
     text_option("--framework", metavar="NAME", help="Whose rules and overlap apply. [generic]"),
+    calibration_option,
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import click
 
-from layoutopt.cli.options import json_option
+from layoutopt.cli.options import calibration_option, json_option
 from layoutopt.cli.output import wants_color, write
 from layoutopt.errors import InputError
 
 
 @click.command("validate", short_help="Predictions against measured runs.")
 @click.argument("records", nargs=-1, metavar="RECORDS.jsonl...")
+@calibration_option
 @json_option
-def command(records: tuple[str, ...], as_json: bool) -> int:
+def command(records: tuple[str, ...], calibration: str | None, as_json: bool) -> int:
     """Compares predictions with the measured runs of JSON-lines files, by source and framework.
 
     \b
@@ -24,7 +25,7 @@ def command(records: tuple[str, ...], as_json: bool) -> int:
         raise InputError(
             "records are missing: name JSON-lines files of measured runs", field="records"
         )
-    found = validate(records)
+    found = validate(records, calibration)
     if as_json:
         from layoutopt.report.guard import dumps
 

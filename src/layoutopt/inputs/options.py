@@ -11,6 +11,7 @@ from layoutopt.nearest import did_you_mean, nearest_names
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from layoutopt.calibration import Site
     from layoutopt.costmodel.layout import Layout
     from layoutopt.costmodel.model import Model
     from layoutopt.hardware_profiles.schema import Cluster
@@ -34,6 +35,8 @@ class JobOptions(TypedDict, total=False):
     tokens: Number
     precision: str
     framework: str
+    calibration: str | Path | Site
+    """A site's own figures: a file that ``layoutopt calibrate`` made."""
 
 
 class SolveOptions(JobOptions, total=False):

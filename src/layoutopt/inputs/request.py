@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TextIO, cast
+from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.errors import InputError, RuleError
 from layoutopt.hardware_profiles.schema import Cluster
+from layoutopt.inputs.calibration import calibrated, read_site, with_defaults_of
 from layoutopt.inputs.filled import Filled, Notebook
 from layoutopt.inputs.fixed import refuse_impossible
 from layoutopt.inputs.job import read_job, refuse_two_on_stdin
@@ -34,6 +35,9 @@ from layoutopt.inputs.options import (
 from layoutopt.inputs.words import choice
 from layoutopt.optimizer.question import Budget, Question
 
+if TYPE_CHECKING:
+    from layoutopt.calibration import Site
+
 OBJECTIVES = ("time", "cost", "energy")
 MOST_ALTERNATIVES = 100
 MOST_WORKERS = 256
@@ -51,6 +55,8 @@ class Request:
     asked: dict[str, Any]
     filled: tuple[Filled, ...]
     warnings: tuple[str, ...]
+    calibration: Site | None
+    """The site's own figures, which ``job`` carries; None: the shipped ones."""
 
     def to_dict(self) -> dict[str, Any]:
         """The JSON ``request``: plain options first, then what they resolved to."""
@@ -67,6 +73,7 @@ class Request:
             "tokens": training.tokens,
             "precision": training.precision,
             "framework": job.software.name,
+            "calibration": self.calibration.to_dict() if self.calibration else None,
             **self.asked,
             "architecture": {
                 **job.model.model_dump(),
@@ -102,7 +109,8 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     fixed, limits = read_fix(options.get("fix")), read_limits(options.get("limit"))
     refuse_contradictions(fixed, limits)
     why_not_keys = _layout_keys(options, "why_not", stdin)
-    job = read_job(options, notebook, stdin)
+    site = read_site(options)
+    job = calibrated(read_job(with_defaults_of(site, options, notebook), notebook, stdin), site)
     refuse_impossible(fixed, job)
     objective = _read_objective(options.get("objective"), job.cluster, notebook)
     top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
@@ -123,6 +131,7 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
         asked=_asked(question, budget),
         filled=tuple(notebook.filled),
         warnings=tuple(notebook.warnings),
+        calibration=site,
         question=question,
         budget=budget,
         why_not=_read_why_not(why_not_keys, job),
@@ -139,7 +148,9 @@ def read_estimate(options: Mapping[str, Any], stdin: TextIO | None = None) -> Es
             field="layout",
         )
     keys = _layout_keys(options, "layout", stdin)
-    job = read_job(options, notebook, stdin, keys)
+    site = read_site(options)
+    asked = with_defaults_of(site, options, notebook)
+    job = calibrated(read_job(asked, notebook, stdin, keys), site)
     layout = complete_layout(keys, job, notebook)
     return EstimateRequest(
         command="estimate",
@@ -148,6 +159,7 @@ def read_estimate(options: Mapping[str, Any], stdin: TextIO | None = None) -> Es
         asked={},
         filled=tuple(notebook.filled),
         warnings=tuple(notebook.warnings),
+        calibration=site,
         layout=layout,
     )
 

@@ -89,7 +89,7 @@ class Answer:
             "request": self.request.to_dict(),
             **plan_json.estimate_json(self.plan, job),
             "search": plan_json.search_json(self.search),
-            "uncertainty": uncertainty(job),
+            "uncertainty": uncertainty(self.request),
             "explain": self.explain,
             "alternatives": [plan_json.alternative_json(one, job) for one in self.alternatives],
             "misses": [plan_json.miss_json(miss, job) for miss in self.misses],

@@ -106,7 +106,7 @@ def _proof_lines(answer: Answer) -> list[tuple[str, str]]:
     lines = []
     if answer.search is not None:
         lines.append(("Proof", _proof_line(answer)))
-    residual = uncertainty(answer.request.job)
+    residual = uncertainty(answer.request)
     share = residual["step_time_rel"]
     band = f"step time +/- {share:.0%}, " if share is not None else ""
     return [*lines, ("Uncertainty", f"{band}{residual['basis']}")]

@@ -73,7 +73,7 @@ def validate(
 ) -> Validation:
     """Predict every record of ``paths`` and compare with what was measured.
 
-    ``calibration`` replaces the shipped software profile of each record; ``estimator`` is the cost
+    ``calibration`` replaces the shipped figures of each record's job; ``estimator`` is the cost
     model (None: layoutopt's own). Raises InputError, with file and line, for what is not a record.
     """
     records = read_records(paths)

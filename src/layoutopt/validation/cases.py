@@ -26,8 +26,8 @@ from layoutopt.validation.records import Record
 Figure = Literal["time", "memory", "fit"]
 FIGURES: tuple[Figure, ...] = ("time", "memory", "fit")
 
-Calibration = Callable[[Software], Software]
-"""Replaces the shipped software profile of a record, say by a site's own."""
+Calibration = Callable[[Job], Job]
+"""Replaces the shipped figures of a record's job, say by a site's own."""
 
 _DEGREES = ("tp", "cp", "pp", "dp")
 
@@ -103,13 +103,14 @@ def _job(record: Record, calibration: Calibration | None, filled: list[str]) -> 
     cluster = _cluster_of(record)
     software = software_for_record(record.framework)
     gpus: int = record.hardware["gpus"]
-    return Job(
+    job = Job(
         model=_model(record, filled),
         cluster=cluster,
         training=_training(record, cluster.gpu, software, filled),
-        software=calibration(software) if calibration else software,
+        software=software,
         gpus=gpus,
     )
+    return calibration(job) if calibration else job
 
 
 def _require(record: Record, section: str, *keys: str) -> None:

@@ -104,7 +104,7 @@ class _Memory:
         self._known: dict[tuple[object, ...], tuple[Job, Estimate]] = {}
 
     def __call__(self, job: Job, layout: Layout) -> Estimate:
-        parts = (job.model, job.cluster, job.training, job.software)
+        parts = (job.model, job.cluster, job.training, job.software, job.efficiency)
         key = (*map(id, parts), job.gpus, layout)
         if key not in self._known:
             self._known[key] = (job, self._estimator(job, layout))
