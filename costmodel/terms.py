@@ -122,14 +122,16 @@ def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints)
 
     Source: Korthikanti 2022, section 4.2.2: sequence parallelism moves the same bytes as the
     all-reduces it replaces. Full recompute repeats the forward ones. Routed experts take a rank's
-    own tokens, so that a layer of them needs the second pair for its shared experts alone.
+    own tokens, so that a layer of them needs the second pair for its shared experts alone. What
+    hides behind products hides inside the scale-up domain alone (user buffers over NVLink).
     """
     ranks = collectives.group(rates.levels, tp, np.asarray(1))
     one = collectives.all_reduce(ranks, 2.0 * tokens * job.model.hidden)
     pairs = 2.0
     if job.model.moe is not None and not job.model.moe.shared_ffn:
         pairs = 1.0 + compute.dense_share(job)
-    once = pairs * one * job.software.tp_factor * (1 - job.software.overlap_tp)
+    hidden = np.where(tp <= rates.levels[0].domain_gpus, job.software.overlap_tp, 0.0)
+    once = pairs * one * job.software.tp_factor * (1 - hidden)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
@@ -343,9 +345,10 @@ def sync_seconds(
     dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
-    reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once)
+    pieces = collectives.buckets(once, sharded)
+    reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
-    gather = collectives.all_gather(sharded, 2.0 * once)
+    gather = collectives.all_gather(sharded, 2.0 * once, pieces)
     if shard is not None:
         replicas = collectives.group(rates.levels, size // shard, np.asarray(tp) * shard)
         across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)

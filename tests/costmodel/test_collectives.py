@@ -14,6 +14,7 @@ from layoutopt.costmodel.collectives import (
     all_gather,
     all_reduce,
     all_to_all,
+    buckets,
     farthest,
     group,
     reduce_scatter,
@@ -35,16 +36,16 @@ def ranks(size: int, stride: int = 1, levels: tuple[LinkLevel, ...] = LEVELS) ->
     ("size", "stride", "gigabytes_per_s", "microseconds"),
     [
         (1, 1, np.inf, 0),
-        (2, 1, 100, 1),  # one step inside
-        (8, 1, 100, 3),  # log2 8 steps inside
+        (2, 1, 100, 1),  # one hop inside
+        (8, 1, 100, 7),  # 7 hops inside
         (2, 4, 100, 1),  # GPUs 0 and 4
-        (16, 1, 80, 3 + 10),  # two servers, out over 8 adapters
-        (8, 2, 40, 2 + 10),  # 4 ranks a server, 4 adapters
-        (4, 8, 10, 20),  # one rank a server: its own adapter, log2 4 steps
-        (128, 8, 10, 70),
-        (6, 1, 20, 1 + 10 * np.log2(3)),  # servers cut some groups of 6 into 2 and 4: 2 adapters
-        (4, 3, 10, 20),  # GPUs 0, 3, 6 and 9: one of them stands alone
-        (3, 8, 10, 10 * np.log2(3)),
+        (16, 1, 80, 14 + 10),  # 14 hops inside, one across; two servers, out over 8 adapters
+        (8, 2, 40, 6 + 10),  # 4 ranks a server, 4 adapters
+        (4, 8, 10, 30),  # one rank a server: its own adapter, 3 hops
+        (128, 8, 10, 1270),
+        (6, 1, 20, 3 + 20),  # servers cut some groups of 6 into 2 and 4: 2 adapters
+        (4, 3, 10, 30),  # GPUs 0, 3, 6 and 9: one of them stands alone
+        (3, 8, 10, 20),
     ],
 )
 def test_a_ring_leaves_a_server_over_the_adapters_of_its_ranks(
@@ -56,11 +57,11 @@ def test_a_ring_leaves_a_server_over_the_adapters_of_its_ranks(
 
 
 def test_three_levels_take_the_narrowest() -> None:
-    """32 ranks over 4 servers and 2 leaves: 8 x 10, then 16 x 3 GB/s; 3 + 1 + 1 steps."""
+    """32 ranks over 4 servers and 2 leaves: 8 x 10, then 16 x 3 GB/s; 28 + 2 + 1 hops."""
     levels = (NODE, LinkLevel(16, 10e9, 10e-6), LinkLevel(1024, 3e9, 20e-6))
     got = ranks(32, 1, levels)
     assert got.bytes_per_s[0] == 48e9
-    assert got.latency_s[0] == pytest.approx(3e-6 + 10e-6 + 20e-6)
+    assert got.latency_s[0] == pytest.approx(28e-6 + 20e-6 + 20e-6)
 
 
 def test_the_last_level_reaches_beyond_its_size() -> None:
@@ -71,15 +72,15 @@ def test_the_last_level_reaches_beyond_its_size() -> None:
 
 def test_set_up_time_is_paid_once() -> None:
     slow = (LinkLevel(8, 100e9, 1e-6, setup_s=5e-6), NETWORK)
-    assert ranks(16, 1, slow).latency_s[0] == pytest.approx(5e-6 + 3e-6 + 10e-6)
+    assert ranks(16, 1, slow).latency_s[0] == pytest.approx(5e-6 + 14e-6 + 10e-6)
 
 
 def test_gather_scatter_and_reduce_by_hand() -> None:
-    """8 GB on 8 ranks at 100 GB/s: 7/8 of it passes, 70 ms and 3 us; an all-reduce twice that."""
+    """8 GB on 8 ranks at 100 GB/s: 7/8 of it passes, 70 ms and 7 us; an all-reduce twice that."""
     eight = ranks(8)
-    assert all_gather(eight, 8e9)[0] == pytest.approx(0.070 + 3e-6)
+    assert all_gather(eight, 8e9)[0] == pytest.approx(0.070 + 7e-6)
     assert reduce_scatter(eight, 8e9)[0] == all_gather(eight, 8e9)[0]
-    assert all_reduce(eight, 8e9)[0] == pytest.approx(0.140 + 6e-6)
+    assert all_reduce(eight, 8e9)[0] == pytest.approx(0.140 + 14e-6)
 
 
 def test_an_exchange_leaves_a_server_over_one_adapter_each() -> None:
@@ -87,9 +88,9 @@ def test_an_exchange_leaves_a_server_over_one_adapter_each() -> None:
 
     The 7 GB for neighbours pass at the same time. Inside a server: 7/8 of it at 100 GB/s.
     """
-    assert all_to_all(ranks(16), 16e9)[0] == pytest.approx(0.8 + 13e-6)
-    assert all_to_all(ranks(8), 8e9)[0] == pytest.approx(0.070 + 3e-6)
-    assert all_to_all(ranks(4, 8), 4e9)[0] == pytest.approx(0.3 + 20e-6)
+    assert all_to_all(ranks(16), 16e9)[0] == pytest.approx(0.8 + 24e-6)
+    assert all_to_all(ranks(8), 8e9)[0] == pytest.approx(0.070 + 7e-6)
+    assert all_to_all(ranks(4, 8), 4e9)[0] == pytest.approx(0.3 + 30e-6)
 
 
 def test_a_ring_of_sends_goes_at_the_pace_of_its_farthest_pair() -> None:
@@ -134,3 +135,11 @@ def test_arrays_of_groups_equal_groups_one_by_one() -> None:
     together = all_gather(group(LEVELS, sizes, strides), 1e9)
     alone = [all_gather(ranks(int(n), int(s)), 1e9)[0] for n, s in zip(sizes, strides, strict=True)]
     assert together.tolist() == alone
+
+
+def test_a_bucket_is_40_million_parameters_or_a_million_a_rank() -> None:
+    """1e9 on 8 ranks: 25 buckets; on 100 ranks 10; 1e6 on 8 ranks: one. Each pays the latency."""
+    assert buckets(np.array([1e9]), ranks(8))[0] == 25
+    assert buckets(np.array([1e9]), ranks(100))[0] == 10
+    assert buckets(np.array([1e6]), ranks(8))[0] == 1
+    assert all_gather(ranks(8), 8e9, 25.0)[0] == pytest.approx(0.070 + 25 * 7e-6)
