@@ -12,12 +12,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from layoutopt.calibration.megatron_log import is_log, records_of_log
 from layoutopt.calibration.runs import Run, usable_runs
 from layoutopt.calibration.site import SCHEMA, Factors, Site, SiteErrors
 from layoutopt.costmodel.axes import Axes, axes_of
-from layoutopt.costmodel.estimate import step_seconds
+from layoutopt.costmodel.estimate import estimate, step_seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.validation import validate
+from layoutopt.validation import Scored, read_records, score
 
 Vector = NDArray[np.float64]
 
@@ -94,13 +95,15 @@ class _Batch:
     places: list[int]
 
 
-def calibrate(paths: Sequence[str | Path]) -> Calibrated:
-    """A site's factors from the measured runs of JSON-lines files, three or more.
+def calibrate(paths: Sequence[str | Path], gpu: str | None = None) -> Calibrated:
+    """A site's factors from three measured runs or more: JSON-lines files, or Megatron's logs.
+
+    ``gpu`` is the GPU type of the logs, which do not say.
 
     A least-squares fit of log(predicted / measured), each factor held near the shipped figure by
     its spread. Raises InputError that names the record for what cannot be a measurement.
     """
-    runs, unused = usable_runs(validate(paths).records)
+    runs, unused = usable_runs(_scored(paths, gpu))
     fit = _Fit(runs)
     vector, slopes = fit.solve()
     fitted, left_out = fit.seconds(vector), fit.left_out(vector, slopes)
@@ -119,6 +122,16 @@ def calibrate(paths: Sequence[str | Path]) -> Calibrated:
         made=f"{datetime.date.today()}, layoutopt calibrate",
     )
     return Calibrated(site, rows, tuple(unused))
+
+
+def _scored(paths: Sequence[str | Path], gpu: str | None) -> list[Scored]:
+    """Every run with its shipped prediction."""
+    logs = [path for path in paths if is_log(path)]
+    lines = [path for path in paths if path not in logs]
+    records = read_records(lines) if lines or not logs else []
+    for path in logs:
+        records += records_of_log(path, gpu)
+    return score(records, estimate)
 
 
 def factors_of(vector: Vector) -> Factors:
