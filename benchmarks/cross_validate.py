@@ -156,16 +156,19 @@ class Refit:
 
 def held_out_seconds(
     cases: Sequence[Case], measured: Vector, splits: Sequence[Split], most: int, steps: int
-) -> dict[str, Vector]:
-    """Seconds that fits which never saw a row predict for it, by kind of split."""
+) -> tuple[dict[str, Vector], list[dict[str, object]]]:
+    """Seconds that fits which never saw a row predict for it, by kind of split; and the fits."""
     fitted = parameters()
     kept = thinned(cases, most)
     refit = Refit([cases[row] for row in kept], measured[kept], fitted)
     whole = Fit(cases, measured, fitted)
     found = {kind: np.full(len(cases), np.nan) for kind in ("source", "group")}
+    fits: list[dict[str, object]] = []
     for split in splits:
         rows = set(split.rows)
         vector = refit.without({place for place, row in enumerate(kept) if row in rows}, steps)
+        figures = {p.key: float(f"{v:.4g}") for p, v in zip(fitted, vector, strict=True)}
+        fits.append({"kind": split.kind, "without": split.name, "figures": figures})
         touched = [batch for batch in whole.batches if rows.intersection(batch.rows.tolist())]
         seconds = whole.predicted(vector, touched)
         held = list(split.rows)
@@ -176,7 +179,7 @@ def held_out_seconds(
             f"median {np.median(errors):.1%}, mean {errors.mean():.1%}",
             flush=True,
         )
-    return found
+    return found, fits
 
 
 def with_predictions(entries: Sequence[Scored], seconds: dict[str, float]) -> list[Scored]:
@@ -222,7 +225,7 @@ def main() -> None:
     entries = validate(default_files()).records
     cases, measured = cases_of(entries)
     splits = [*source_splits(cases), *group_splits(cases)]
-    seconds = held_out_seconds(cases, measured, splits, options.most, options.steps)
+    seconds, fits = held_out_seconds(cases, measured, splits, options.most, options.steps)
     ids = [case.record.id for case in cases]
     folds = {
         ids[row]: split.name for split in splits if split.kind == "group" for row in split.rows
@@ -232,6 +235,7 @@ def main() -> None:
     for kind, values in seconds.items():
         predicted = dict(zip(ids, values.tolist(), strict=True))
         record[f"by_{kind}"] = figures_json(headline(with_predictions(entries, predicted)))
+    record["fits"] = fits
     record["runs"] = [
         {
             "id": name,

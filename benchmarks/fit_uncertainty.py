@@ -3,6 +3,7 @@
 Takes the predictions of the newest cross-validation record (benchmarks/cross_validate.py), groups
 them by kind of run (GPU architecture, framework family, dense or experts, GPU count), and writes,
 per kind, the half-width that holds 80% of the measured times to costmodel/data/uncertainty.json.
+The parameters of the held-out fits go to costmodel/data/refits.json: how sure a choice is.
 Refuses a record that was made with other parameters than the shipped ones. Coverage is checked with
 the bands of the other folds: no run is in the band that it is held against.
 """
@@ -33,6 +34,7 @@ from layoutopt.validation import validate
 from layoutopt.validation.cases import Case
 
 TABLE = ROOT / "costmodel" / "data" / "uncertainty.json"
+REFITS = ROOT / "costmodel" / "data" / "refits.json"
 
 FEWEST = 10
 """Runs that a kind has at least: of fewer, the 80% rank is nearly the worst one."""
@@ -154,7 +156,11 @@ def main() -> None:
             "cells": [cell_to_dict(cell) for cell in cells.values()],
         }
         TABLE.write_text(json.dumps(table, indent=1) + "\n", "utf-8")
-        print(f"written: {TABLE.relative_to(ROOT)}")
+        fits = [{"without": fit["without"], "figures": fit["figures"]} for fit in record["fits"]]
+        rows = ",\n".join(f"  {json.dumps(fit)}" for fit in fits)
+        head = {"by": table["by"], "on": f"benchmarks/results/{record['file']}"}
+        REFITS.write_text(f'{json.dumps(head)[:-1]},\n "fits": [\n{rows}\n ]}}\n', "utf-8")
+        print(f"written: {TABLE.relative_to(ROOT)}, {REFITS.relative_to(ROOT)}")
 
 
 if __name__ == "__main__":

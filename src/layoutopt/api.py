@@ -67,6 +67,7 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     from layoutopt.report.answer import Answer
     from layoutopt.report.reading import read_estimate
     from layoutopt.report.sensitivity import batch_sentence
+    from layoutopt.report.trials import trial_sentences
 
     request = read_solve(options, stdin)
     # Late: a bad request is answered without the solver.
@@ -78,6 +79,13 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         has = "a" if plan else "no"
         raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
     explain = outcome.explain or (tuple(read_estimate(plan)) if plan else ())
+    if plan:
+        others = [one.estimate for one in outcome.alternatives]
+        explain = (
+            *explain,
+            batch_sentence(request.job, plan),
+            *trial_sentences(request.job, plan, others),
+        )
     return Answer(
         status=outcome.status.value,
         request=request,
@@ -85,7 +93,7 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         search=outcome.search,
         alternatives=outcome.alternatives,
         misses=outcome.misses,
-        explain=(*explain, batch_sentence(request.job, plan)) if plan else explain,
+        explain=explain,
         why_not=_why_not(request, plan),
     )
 
