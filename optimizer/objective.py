@@ -80,7 +80,7 @@ def repeated_sharding(
         if columns.largest("shard", f"{way}_wire") == 0:
             continue
         wire, least = columns("shard", f"{way}_wire"), columns("shard", f"{way}_wire_least")
-        shown = degrees.model.new_int_var(0, columns.largest("shard", f"{way}_wire"), f"{way}.shown")
+        shown = degrees.cost(0, columns.largest("shard", f"{way}_wire"), f"{way}.shown")
         degrees.model.add(shown >= least)
         degrees.model.add(shown >= wire - columns.window(way))
         plain.append(shown)
@@ -96,7 +96,7 @@ def _times_m(
     wire = columns("shard", f"fine_{way}_wire")
     least = columns("shard", f"fine_{way}_wire_least")
     most = columns.largest("shard", f"fine_{way}_wire") * max(tables.rounds) / fine
-    shown = model.new_int_var(0, int(most) + 1, f"m.{way}.shown")
+    shown = degrees.cost(0, int(most) + 1, f"m.{way}.shown")
     window = columns.window(f"m_{way}")
     codes = tables.ends.columns["rounds"]
     for code, rounds in enumerate(tables.rounds):
@@ -118,7 +118,7 @@ def pipeline_time(
     layer = columns("layer", "total") + repeated.plain
     layer_m = columns("layer", "m_total") + repeated.times_m
     ends_m = columns("ends", "m_embedding") + columns("ends", "m_head") + columns("ends", "m_host")
-    total = degrees.model.new_int_var(0, _most(space, tables, columns), "pipeline")
+    total = degrees.cost(0, _most(space, tables, columns), "pipeline")
     degrees.model.add(total >= layers * layer_m + ends_m)
     link_of = {pp: code for code, pps in enumerate(tables.links) for pp in pps}
     for (pp, vpp), literal in zip(space.chunks, chunks.literals, strict=True):
@@ -170,7 +170,7 @@ def once_a_step(
         if most == 0:
             continue
         wire = columns("shard", name)
-        shown = degrees.model.new_int_var(0, most, f"{name}.shown")
+        shown = degrees.cost(0, most, f"{name}.shown")
         degrees.model.add(shown >= columns("shard", f"{name}_least"))
         for passes, literal in literals.items():
             hidden = passes.numerator * columns.window(window)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -91,6 +92,10 @@ def hold_to_floors(
         [floors.shape.columns["step"], floors.layer_above, floors.shard_above]
     )
     degrees.model.add(step >= LinearExpr.weighted_sum(literals, above.tolist()))
+    # Best first: shapes by their floors, then what is left to choose.
+    order = np.argsort(floors.shape.columns["step"], kind="stable").tolist()
+    rest = [degrees[axis].values() for axis in ("zero_stage", "recompute", "ep", "vpp")]
+    degrees.decide([*(shape.literals[place] for place in order), *chain.from_iterable(rest)])
     for (axis, value), full in floors.too_full.items():
         over = [shape.literals[place] for place in full.nonzero()[0].tolist()]
         if over:
@@ -111,7 +116,7 @@ def _memory(
     largest: LinearExprT = largest_allocation_kib(space.job)
     over = None
     if soft:
-        over = degrees.model.new_int_var(0, 2**50, "KiB over")
+        over = degrees.cost(0, 2**50, "KiB over")
         largest = largest + over
     if space.keeps("every_stage_fits"):
         rules.every_stage_fits(degrees, space, chunks, held, largest)
@@ -125,7 +130,7 @@ def _step(
     repeated = objective.repeated_sharding(degrees, tables, columns, group)
     pipeline = objective.pipeline_time(degrees, space, tables, columns, chunks, repeated)
     once = objective.once_a_step(degrees, space, columns, chunks)
-    step = degrees.model.new_int_var(0, 2**BITS, "step")
+    step = degrees.cost(0, 2**BITS, "step")
     degrees.model.add(step == pipeline + once)
     return step
 

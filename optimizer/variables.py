@@ -33,7 +33,7 @@ class Rows:
     """
 
     def __init__(self, degrees: Degrees, axes: tuple[str, ...], rows: Sequence[Sequence[int]]):
-        self._model = degrees.model
+        self._degrees, self._model = degrees, degrees.model
         self.literals = [degrees.model.new_bool_var("") for _ in rows]
         self.axes = axes
         for place, axis in enumerate(axes):
@@ -61,7 +61,7 @@ class Rows:
         low, high = int(values.min()), int(values.max())
         if low == high:
             return low
-        bound = self._model.new_int_var(low, high, name)
+        bound = (self._degrees.cost if least else self._degrees.window)(low, high, name)
         entry = LinearExpr.weighted_sum(self.literals, values.tolist())
         self._model.add(bound >= entry if least else bound <= entry)
         return bound
@@ -82,6 +82,8 @@ class Degrees:
     def __init__(self, model: CpModel, values: Values) -> None:
         self.model, self.values = model, values
         self.sizes: list[Size] = []
+        self._costs: list[IntVar] = []
+        self._windows: list[IntVar] = []
         self._any: dict[tuple[str, tuple[int, ...]], IntVar] = {}
         self._literals = {
             axis: {value: model.new_bool_var(f"{axis}={value}") for value in domain}
@@ -92,6 +94,26 @@ class Degrees:
 
     def __getitem__(self, axis: str) -> dict[int, IntVar]:
         return self._literals[axis]
+
+    def cost(self, low: int, high: int, name: str) -> IntVar:
+        """A variable that the objective presses down onto its largest lower bound."""
+        self._costs.append(self.model.new_int_var(low, high, name))
+        return self._costs[-1]
+
+    def window(self, low: int, high: int, name: str) -> IntVar:
+        """A variable that the objective lifts up to its least upper bound."""
+        self._windows.append(self.model.new_int_var(low, high, name))
+        return self._windows[-1]
+
+    def decide(self, literals: Sequence[IntVar]) -> None:
+        """Chooses ``literals`` in their order; then every cost is at its bound, so that nothing
+        is left to search. Left to itself the solver halves the ranges of costs, without end."""
+        from ortools.sat.python import cp_model
+
+        add = self.model.add_decision_strategy
+        add(literals, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
+        add(self._windows, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
+        add(self._costs, cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
 
     def rows(self, name: str, axes: tuple[str, ...], rows: Sequence[Sequence[int]]) -> Rows:
         """A table over ``axes`` of which one row is chosen."""
