@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from layoutopt.calibration.megatron_log import is_log, records_of_log
+from layoutopt.calibration.nccl_log import LinkRate, is_nccl_log, link_rate, refuse_other_gpu
 from layoutopt.calibration.runs import Run, usable_runs
 from layoutopt.calibration.site import SCHEMA, Factors, Site, SiteErrors
 from layoutopt.costmodel.axes import Axes, axes_of
@@ -29,6 +30,12 @@ profiles the fitted kernel times differ by about a tenth, network times by far m
 
 WIDEST = 3 * SPREADS
 """Bounds of the same, either way."""
+
+SCALEUP, NETWORK = 2, 3
+"""Places of scaleup_rate and network_time."""
+
+LINK_SPREAD = 0.03
+"""The same for a link that a log of nccl-tests measured, around what it says."""
 
 NOISE = 0.03
 """Relative difference of equal runs, which no figure explains: 1 to 4% in published records."""
@@ -98,13 +105,15 @@ class _Batch:
 def calibrate(paths: Sequence[str | Path], gpu: str | None = None) -> Calibrated:
     """A site's factors from three measured runs or more: JSON-lines files, or Megatron's logs.
 
-    ``gpu`` is the GPU type of the logs, which do not say.
+    ``gpu`` is the GPU type of Megatron's logs, which do not say. Logs of nccl-tests among the files
+    say what the links reach; the fit starts there.
 
     A least-squares fit of log(predicted / measured), each factor held near the shipped figure by
     its spread. Raises InputError that names the record for what cannot be a measurement.
     """
-    runs, unused = usable_runs(_scored(paths, gpu))
-    fit = _Fit(runs)
+    links = [path for path in paths if is_log(path) and is_nccl_log(path)]
+    runs, unused = usable_runs(_scored([path for path in paths if path not in links], gpu))
+    fit = _Fit(runs, [link_rate(path) for path in links])
     vector, slopes = fit.solve()
     fitted, left_out = fit.seconds(vector), fit.left_out(vector, slopes)
     rows = tuple(
@@ -146,12 +155,38 @@ def factors_of(vector: Vector) -> Factors:
     )
 
 
+@dataclass(frozen=True)
+class _Prior:
+    """Where the factors are expected, and how closely."""
+
+    centre: Vector
+    spread: Vector
+
+    def pull(self, vector: Vector) -> Vector:
+        """Distance from the centre, in spreads."""
+        found: Vector = (vector - self.centre) / self.spread
+        return found
+
+
+def _prior(job: Job, links: Sequence[LinkRate]) -> _Prior:
+    """The shipped figures, and what logs of nccl-tests say of the links."""
+    centre, spread = np.zeros(len(SPREADS)), SPREADS.copy()
+    for rate in links:
+        refuse_other_gpu(rate, job)
+        place, sign = (SCALEUP, 1) if rate.hosts == 1 else (NETWORK, -1)
+        limit = 0.99 * WIDEST[place]
+        centre[place] = np.clip(sign * math.log(rate.rate_factor(job)), -limit, limit)
+        spread[place] = LINK_SPREAD
+    return _Prior(centre, spread)
+
+
 class _Fit:
     """Residuals of some runs, and their least squares."""
 
-    def __init__(self, runs: Sequence[Run]) -> None:
+    def __init__(self, runs: Sequence[Run], links: Sequence[LinkRate] = ()) -> None:
         self.measured = np.array([run.measured_s for run in runs])
         self.batches = _batches(runs)
+        self.prior = _prior(runs[0].job, links)
 
     def seconds(self, vector: Vector) -> Vector:
         """Predicted step times of all runs."""
@@ -182,10 +217,10 @@ class _Fit:
         Gauss-Newton: logarithms of step times are nearly linear in these, so that two or three
         steps settle it; a step that would raise the cost ends the search.
         """
-        vector = np.zeros(len(SPREADS))
+        vector = self.prior.centre
         slopes, cost = self.slopes(vector), self.cost(vector)
         for _ in range(MOST_STEPS):
-            moved = _linear_fit(vector, self.errors(vector), slopes)
+            moved = _linear_fit(vector, self.errors(vector), slopes, self.prior)
             new_cost = self.cost(moved)
             if new_cost >= cost:
                 break
@@ -198,7 +233,7 @@ class _Fit:
 
     def cost(self, vector: Vector) -> float:
         """What the fit minimises: soft L1 of errors over noise and of factors over spreads."""
-        residuals = np.concatenate([self.errors(vector) / NOISE, vector / SPREADS])
+        residuals = np.concatenate([self.errors(vector) / NOISE, self.prior.pull(vector)])
         return float(np.sum(np.sqrt(1 + (residuals / FROM_THE_LINE) ** 2) - 1))
 
     def left_out(self, vector: Vector, slopes: Vector) -> Vector:
@@ -211,19 +246,19 @@ class _Fit:
         for batch in self.batches:
             for row, place in enumerate(batch.places):
                 kept = np.arange(len(found)) != place
-                moved = _linear_fit(vector, errors[kept], slopes[kept])
+                moved = _linear_fit(vector, errors[kept], slopes[kept], self.prior)
                 job = factors_of(moved).apply(batch.job)
                 found[place] = step_seconds(job, batch.axes)[row]
         return found
 
 
-def _linear_fit(vector: Vector, errors: Vector, slopes: Vector) -> Vector:
+def _linear_fit(vector: Vector, errors: Vector, slopes: Vector, prior: _Prior) -> Vector:
     """Where the cost is least if errors follow ``slopes`` from ``vector``."""
     from scipy.optimize import least_squares  # late: only a fit needs it
 
-    matrix = np.vstack([slopes / NOISE, np.diag(1 / SPREADS)])
+    matrix = np.vstack([slopes / NOISE, np.diag(1 / prior.spread)])
     found = least_squares(
-        lambda x: np.concatenate([(errors + slopes @ (x - vector)) / NOISE, x / SPREADS]),
+        lambda x: np.concatenate([(errors + slopes @ (x - vector)) / NOISE, prior.pull(x)]),
         np.clip(vector, -0.999 * WIDEST, 0.999 * WIDEST),
         jac=lambda _: matrix,
         bounds=(-WIDEST, WIDEST),
