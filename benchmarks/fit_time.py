@@ -35,8 +35,8 @@ ROOT = Path(__file__).parents[1]
 FITS = ROOT / "benchmarks" / "fit_time.yaml"
 """Which parameters are fitted, with prior, spread (of the logarithm or value) and bounds."""
 
-GENERIC_FOLLOWS = "megatron-bridge"
-"""The profile whose fitted figures the generic one takes: the modern stack with most records."""
+GENERIC_FOLLOWS = "megatron-core"
+"""The profile whose fitted figures the generic one takes: today's stack at its most usual."""
 
 Vector = NDArray[np.float64]
 
