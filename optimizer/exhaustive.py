@@ -66,7 +66,7 @@ def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
     """Chunks, ZeRO stages and recompute modes of one shape, as far as they are legal."""
     job = question.job
     defaults = default_layout_values(job.software, tp=shape.tp, pp=shape.pp)
-    for vpp in range(1, job.model.layers // shape.pp + 1 if shape.pp > 1 else 2):
+    for vpp in range(1, job.model.layers + 3):
         for zero_stage in (0, 1, 2, 3):
             for recompute in RECOMPUTE:
                 layout = replace(

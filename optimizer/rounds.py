@@ -60,11 +60,11 @@ class Rounds:
         self.space, self.budget = space, budget
         self.ends_at = began + budget.seconds
         self.tables = tables_of(space)
+        self.floors = floors_of(space, self.tables)
         self.clock = Clock(space.job, self.tables)
         self.known: list[Found] = []
         self.saves = tuple(save_classes(space, self.tables))
         self._excluded = 0
-        self._floor = 0
         self._cached: dict[float, dict[Save, int]] = {}
 
     def run(self) -> Ended:
@@ -86,8 +86,7 @@ class Rounds:
 
     def _program(self) -> Program:
         """The model, after the warm start and with its cuts."""
-        tables, floors = self.tables, floors_of(self.space, self.tables)
-        self._floor = int(floors.shape.columns["step"].min(initial=2**62))
+        tables, floors = self.tables, self.floors
         start = start_from(self.space) if self.budget.use_hints else None
         if start is not None:
             self.known.append(self._found(start))
@@ -156,7 +155,8 @@ class Rounds:
         With a save so slow that only an impossible step could make up for it, the lowest floor
         counts instead.
         """
-        slack, floor = self.tables.delta + 1, self._floor
+        slack = self.tables.delta + 1
+        floor = int(self.floors.shape.columns["step"].min())
         return min(
             self.clock.wall_s(self.clock.step_s(max(quanta, floor) - slack), save)
             for save, quanta in self._quanta().items()

@@ -10,7 +10,10 @@ from __future__ import annotations
 
 import time
 
-from layoutopt.costmodel.results import Run
+from layoutopt.costmodel.results import Estimate, Run
+from layoutopt.optimizer.alternatives import next_best
+from layoutopt.optimizer.explain import explain
+from layoutopt.optimizer.misses import limit_misses, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import Budget, Question
@@ -30,19 +33,35 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     space = space_of(question)
     if not space.candidates:
         raise nearest_legal(question)
-    ended = Rounds(space, budget, began).run()
-    return _outcome(space, budget, ended, began)
-
-
-def _outcome(space: Space, budget: Budget, ended: Ended, began: float) -> Outcome:
-    question = space.question
-    plan = ended.best.estimate if ended.best else None
-    late = plan is not None and not meets_limits(question, plan.run)
+    rounds = Rounds(space, budget, began)
+    ended = rounds.run()
+    best = ended.best.estimate if ended.best else None
     report = _report(space, budget, ended, began)
-    if plan is None or late:
-        status = Status.INFEASIBLE if ended.proved else Status.UNKNOWN
-        return Outcome(status, None, report)
-    return Outcome(Status.OPTIMAL if ended.proved else Status.FEASIBLE, plan, report)
+    if best is None or not meets_limits(question, best.run):
+        return _without_plan(rounds, ended, best, report)
+    others = next_best(space, rounds.floors, rounds.clock, best, question.top)
+    return Outcome(
+        status=Status.OPTIMAL if ended.proved else Status.FEASIBLE,
+        plan=best,
+        search=report,
+        alternatives=others,
+        explain=explain(space.job, best, others),
+    )
+
+
+def _without_plan(
+    rounds: Rounds, ended: Ended, best: Estimate | None, report: SearchReport
+) -> Outcome:
+    """Nothing fits, or the best run there is misses a limit; or time is up."""
+    if not ended.proved:
+        return Outcome(Status.UNKNOWN, None, report)
+    question, budget = rounds.space.question, rounds.budget
+    if best is not None:
+        misses = limit_misses(question, best, budget)
+    else:
+        left = rounds.ends_at - time.monotonic()
+        misses = memory_misses(rounds.space, rounds.tables, budget, left)
+    return Outcome(Status.INFEASIBLE, None, report, misses=misses)
 
 
 def meets_limits(question: Question, run: Run) -> bool:
