@@ -68,19 +68,24 @@ def default_layout_values(software: Software, *, tp: int, pp: int) -> LayoutDefa
     )
 
 
-def likely_chunks(software: Software, *, layers: int, pp: int, microbatches: int) -> int:
+def likely_chunks(
+    software: Software, *, layers: int, pp: int, microbatches: int, interleaves: bool = False
+) -> int:
     """Model chunks per GPU (vpp) of a measured run whose source does not say.
 
     For records alone: ``--layout`` without vpp means 1. Megatron and NeMo runs mostly interleave,
     where pp divides the microbatches: as many chunks as leave LAYERS_PER_CHUNK layers or more in
     each. A run of torchtitan that leaves the count open uses its default of two; others do not
-    interleave.
+    interleave, unless the source says so (``interleaves``); embedding and loss head may then stand
+    in the place of a layer each, as in Llama 3.
     """
     if pp == 1:
         return 1
     if software.framework in _FSDP_FRAMEWORKS:
         return _LOOPED_STAGES_PER_RANK
-    if software.framework not in _INTERLEAVING_FRAMEWORKS or microbatches % pp or layers % pp:
+    places = layers + 2 if interleaves and layers % pp else layers
+    usual = interleaves or software.framework in _INTERLEAVING_FRAMEWORKS
+    if not usual or microbatches % pp or places % pp:
         return 1
-    most = max(1, layers // pp // LAYERS_PER_CHUNK)
-    return next(chunks for chunks in range(most, 0, -1) if (layers // pp) % chunks == 0)
+    most = max(1, places // pp // LAYERS_PER_CHUNK)
+    return next(chunks for chunks in range(most, 0, -1) if (places // pp) % chunks == 0)

@@ -264,3 +264,12 @@ def test_likely_chunks(
     profile: Software, layers: int, pp: int, microbatches: int, chunks: int
 ) -> None:
     assert likely_chunks(profile, layers=layers, pp=pp, microbatches=microbatches) == chunks
+
+
+def test_a_source_that_interleaves_and_does_not_say_how_gets_chunks_of_two_layers() -> None:
+    """Llama 3: 126 layers and two places for embedding and loss head are 8 a stage, 4 chunks."""
+    other = Software(name="in-house", framework="generic", describes="a test")
+    for layers, chunks in ((126, 4), (128, 4), (125, 1)):
+        found = likely_chunks(other, layers=layers, pp=16, microbatches=32, interleaves=True)
+        assert found == chunks
+    assert likely_chunks(other, layers=126, pp=16, microbatches=32) == 1

@@ -53,6 +53,7 @@ _SCHEDULES: dict[str, Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"]] =
 _EXPERT_TP_NOTE = re.compile(r"(?:\bexpert TP:?|\bETP) (\d+)")
 _ALLOCATED_NOTE = re.compile(r"\b(?:peak|max) allocated\b|max_memory_allocated", re.IGNORECASE)
 _RESERVED_NOTE = re.compile(r"\b(?:peak|max) reserved\b", re.IGNORECASE)
+_INTERLEAVED_NOTE = re.compile(r"\binterleaved pipeline\b", re.IGNORECASE)
 _LAST_RANK_NOTE = re.compile(r"memory of the rank that writes the log \(the last one\)")
 
 
@@ -227,6 +228,7 @@ def _layout(record: Record, job: Job, filled: list[str]) -> Layout:
             layers=job.model.layers,
             pp=layout.pp,
             microbatches=layout.microbatches,
+            interleaves=bool(_INTERLEAVED_NOTE.search(record.notes)),
         )
         filled.append(f"layout.vpp = {vpp}: not given with pp {layout.pp}")
     else:
