@@ -20,6 +20,20 @@ BREAKDOWN = (
 )
 """Parts of a step, in the order they are printed; they add up to the step time."""
 
+PART_NAMES = {
+    "compute": "compute",
+    "recompute": "recomputed activations",
+    "tp_comm": "tensor-parallel traffic",
+    "cp_comm": "context-parallel traffic",
+    "ep_comm": "expert traffic",
+    "pp_comm": "messages between stages",
+    "pipeline_bubble": "the pipeline bubble",
+    "dp_comm": "data-parallel traffic that nothing hides",
+    "optimizer": "the optimizer",
+    "other": "everything else",
+}
+"""The same in words, as they follow a figure."""
+
 
 @dataclass(frozen=True)
 class StageMemory:

@@ -1,126 +1,200 @@
-"""What an answer rests on, in sentences with numbers."""
+"""What a choice rests on, in sentences with numbers: what binds, and what was traded for what.
+
+What one layout needs and takes is said elsewhere, for any layout; here is what only a search can
+say: what a better machine would change, and what the neighbours of the choice would cost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
+from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.results import Estimate, StageMemory
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
-from layoutopt.optimizer.alternatives import PART_NAMES
-from layoutopt.optimizer.outcome import Alternative
+from layoutopt.hardware_profiles.schema import Cluster
+from layoutopt.optimizer.question import AXES, Question
+from layoutopt.optimizer.space import layout_of
+from layoutopt.optimizer.survey import Found, Seen
 from layoutopt.units import format_bytes, format_seconds
 
-_TIGHT = 0.05
-"""Memory binds where less than this share of it is to spare."""
-_SHOWN = 3
-_MEMORY_PARTS = ("weights", "gradients", "optimizer", "activations", "logits", "buffers")
+NOTABLE = 0.005
+"""A gain below this is not worth more memory, and not worth a sentence."""
+MORE = 0.1
+"""How much faster a part of the machine is made, to see what it is worth."""
 
 
-def explain(job: Job, plan: Estimate, alternatives: tuple[Alternative, ...]) -> tuple[str, ...]:
-    """What binds, where the step's seconds go, what the choice traded, what comes next."""
-    return (
-        _memory(plan),
-        _seconds(plan),
-        *_traded(job, plan),
-        _run(plan),
-        *_next(plan, alternatives),
+def explain(
+    question: Question,
+    plan: Estimate,
+    others: Found | None = None,
+    misfits: Found | None = None,
+) -> tuple[str, ...]:
+    """What binds, what one change at a time would cost, ties.
+
+    ``others`` and ``misfits`` are of a survey, which an unproved answer goes without.
+    """
+    job = question.job
+    sentences = [_machine(job, plan)]
+    if misfits is not None:
+        sentences.append(_memory(job, plan, misfits))
+    sentences += _changes(question, plan)
+    if others is not None and others.ties:
+        sentences.append(_tied(others))
+    return tuple(sentences)
+
+
+def _machine(job: Job, plan: Estimate) -> str:
+    """What a tenth more of each part of the machine is worth on this layout."""
+    shorter = {}
+    for name, cluster in _better(job.cluster):
+        other = estimate(replace(job, cluster=cluster), plan.layout)
+        shorter[name] = 1 - other.step.time_s / plan.step.time_s
+    order = sorted(shorter, key=lambda name: (-shorter[name], name))
+    shares = ", ".join(f"{name} {max(shorter[name], 0.0):.1%}" for name in order)
+    return f"Binds: {order[0]}. A step would be shorter with {MORE:.0%} more of it: {shares}."
+
+
+def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
+    """The cluster with one part faster, and the part's name."""
+    gpu = cluster.gpu
+    peaks = {name: rate * (1 + MORE) for name, rate in gpu.peak_flops_per_s.items()}
+    faster = gpu.model_copy(update={"peak_flops_per_s": peaks})
+    yield "matrix FLOP/s", cluster.model_copy(update={"gpu": faster})
+    memory = gpu.memory_bytes_per_s * (1 + MORE)
+    faster = gpu.model_copy(update={"memory_bytes_per_s": memory})
+    yield "memory bandwidth", cluster.model_copy(update={"gpu": faster})
+    for number, level in enumerate(cluster.levels):
+        rate = level.bytes_per_s_per_gpu_one_way * (1 + MORE)
+        levels = list(cluster.levels)
+        levels[number] = level.model_copy(update={"bytes_per_s_per_gpu_one_way": rate})
+        yield f"{level.name} bandwidth", cluster.model_copy(update={"levels": tuple(levels)})
+
+
+def _memory(job: Job, plan: Estimate, misfits: Found) -> str:
+    """Whether more memory per GPU would change the choice, and from how much on."""
+    worth = [one for one in misfits.layouts if one.wall_s < plan.run.wall_time_s * (1 - NOTABLE)]
+    if not worth:
+        if not misfits.complete:
+            return "More memory: no layout was found that would use it to be faster."
+        return (
+            f"More memory would not change the choice: of all layouts that need it, none is "
+            f"{NOTABLE:.1%} faster."
+        )
+    leanest = min(worth, key=lambda one: (one.over_kib, one.wall_s))
+    other, gain, over = _with_more(job, plan, leanest)
+    text = (
+        f"More memory would change the choice: {over}, and {difference(other.layout, plan.layout)} "
+        f"would make the run {gain:.1%} shorter"
     )
+    if worth[0] is not leanest:
+        _, gain, over = _with_more(job, plan, worth[0])
+        text += f"; the fastest layout of all, by {gain:.1%}, needs {over}"
+    return f"{text}."
 
 
-def _memory(plan: Estimate) -> str:
-    memory, worst = plan.memory, plan.memory.worst
-    spare = memory.usable_bytes - worst.reserved
-    binds = "binds" if spare < _TIGHT * memory.usable_bytes else "does not bind"
-    return (
-        f"Memory {binds}: stage {worst.stage} of {plan.layout.pp} holds most, "
-        f"{format_bytes(worst.reserved)} of {format_bytes(memory.usable_bytes)} usable, "
-        f"{format_bytes(spare)} to spare, in {worst.peak_moment}; mostly {_largest(worst)}."
-    )
+def _with_more(job: Job, plan: Estimate, seen: Seen) -> tuple[Estimate, float, str]:
+    """A layout that does not fit, by how much its run is shorter, and how much memory it lacks."""
+    other = estimate(job, layout_of(job, seen.chosen))
+    worst = other.memory.worst
+    gain = 1 - other.run.wall_time_s / plan.run.wall_time_s
+    over = format_bytes(worst.reserved - other.memory.usable_bytes)
+    return other, gain, f"{over} more on stage {worst.stage}"
 
 
-def _largest(stage: StageMemory) -> str:
-    sizes = sorted(((int(getattr(stage, name)), name) for name in _MEMORY_PARTS), reverse=True)
-    return " and ".join(f"{format_bytes(size)} {name}" for size, name in sizes[:2])
-
-
-def _seconds(plan: Estimate) -> str:
-    """The step by part, the largest first."""
-    parts = sorted(plan.step.breakdown_s.items(), key=lambda part: -part[1])
-    shown = [
-        f"{PART_NAMES[name]} {format_seconds(s)} ({s / plan.step.time_s:.1%})"
-        for name, s in parts[: _SHOWN + 1]
-        if s > 0
+def difference(layout: Layout, plan: Layout) -> str:
+    """``tp 4, recompute none instead of tp 8, recompute full``: dp and microbatches follow."""
+    follow = ("dp", "microbatches")
+    axes = [
+        axis for axis in AXES if axis not in follow and getattr(layout, axis) != getattr(plan, axis)
     ]
-    losses = [name for name, _ in parts if name != "compute"]
-    return (
-        f"Of the {format_seconds(plan.step.time_s)} step: {', '.join(shown)}. "
-        f"What costs most beside compute is {PART_NAMES[losses[0]]}."
+    mine, its = (
+        ", ".join(f"{axis} {getattr(one, axis)}" for axis in axes) for one in (layout, plan)
     )
+    return f"{mine} instead of {its}"
 
 
-def _traded(job: Job, plan: Estimate) -> Iterator[str]:
-    """One choice changed at a time, everything else kept: what it would have cost."""
-    for name, layout in _changes(plan.layout):
-        if broken_rules(job, layout):
-            continue
-        other = estimate(job, layout)
-        gap = other.step.time_s - plan.step.time_s
-        words = f"{format_seconds(abs(gap))} {'longer' if gap >= 0 else 'shorter'} a step"
-        memory = other.memory
-        if not memory.fits:
-            over = format_bytes(memory.worst.reserved - memory.usable_bytes)
-            yield f"{name}: {words}, but stage {memory.worst.stage} would be {over} over."
-        else:
-            yield f"{name}: {words}, and it would fit."
+@dataclass(frozen=True)
+class _Change:
+    """A neighbour of the plan that a reader would ask about."""
+
+    axis: str
+    words: str
+    layout: Layout
 
 
-def _changes(layout: Layout) -> Iterator[tuple[str, Layout]]:
-    """Neighbours that a reader would ask about first."""
+def _changes(question: Question, plan: Estimate) -> Iterator[str]:
+    """One choice changed at a time, the rest kept: in one sentence."""
+    job, found = question.job, []
+    asked = {*question.fix, *(limit.axis for limit in question.limits)}
+    for change in _neighbours(job, plan.layout):
+        if not broken_rules(job, change.layout):
+            note = " (your --fix or --limit)" if change.axis in asked else ""
+            found.append(f"{change.words}{note}, {_cost(estimate(job, change.layout), plan)}")
+    if found:
+        yield f"One change at a time: {'; '.join(found)}."
+
+
+def _cost(other: Estimate, plan: Estimate) -> str:
+    gap = other.step.time_s - plan.step.time_s
+    share = abs(gap) / plan.step.time_s
+    words = "the step is as long"
+    if share > 5e-5:
+        words = f"{share:.1%} {'longer' if gap > 0 else 'shorter'} ({format_seconds(abs(gap))})"
+    memory = other.memory
+    if memory.fits:
+        return words
+    over = format_bytes(memory.worst.reserved - memory.usable_bytes)
+    return f"{words} but {over} over on stage {memory.worst.stage}"
+
+
+def _neighbours(job: Job, layout: Layout) -> Iterator[_Change]:
+    """The lighter recompute, half of each degree, no interleaving, the next ZeRO stage."""
     if layout.recompute != "none":
-        yield "Without recomputation", replace(layout, recompute="none")
-    elif layout.pp > 1 or layout.tp > 1:
-        yield "With full recomputation", replace(layout, recompute="full")
-    if layout.tp % 2 == 0:
-        half = replace(layout, tp=layout.tp // 2, sequence_parallel=layout.tp > 2)
-        yield f"With tp {half.tp} instead of {layout.tp}", _more_data(half)
-    if layout.pp % 2 == 0:
-        half = replace(layout, pp=layout.pp // 2, vpp=layout.vpp if layout.pp > 2 else 1)
-        schedule = "interleaved" if half.vpp > 1 else "1f1b"
-        half = replace(half, schedule=schedule)
-        yield f"With pp {half.pp} instead of {layout.pp}", _more_data(half)
+        lighter = RECOMPUTE[RECOMPUTE.index(layout.recompute) - 1]
+        lighter_layout = replace(layout, recompute=lighter)
+        yield _Change("recompute", f"recompute {lighter}", lighter_layout)
+    for axis in ("tp", "cp", "pp"):
+        degree = getattr(layout, axis)
+        if degree % 2 == 0 and layout.microbatches % 2 == 0:
+            half = replace(
+                layout,
+                **{axis: degree // 2, "dp": layout.dp * 2},
+                microbatches=layout.microbatches // 2,
+            )
+            yield _Change(axis, f"{axis} {degree // 2}", _settled(job, half))
     if layout.vpp > 1:
-        yield "Without interleaving", replace(layout, vpp=1, schedule="1f1b")
-    if layout.zero_stage < 3:
-        higher = replace(layout, zero_stage=layout.zero_stage + 1)
-        yield f"With ZeRO stage {higher.zero_stage}", higher
-
-
-def _more_data(layout: Layout) -> Layout:
-    """Twice the replicas, half the microbatches: the GPUs and the batch stay used up."""
+        plain = replace(layout, vpp=1)
+        yield _Change("vpp", "no interleaving", _settled(job, plain))
+    for stage in (layout.zero_stage - 1, layout.zero_stage + 1):
+        if 0 <= stage <= 3:
+            yield _Change("zero_stage", f"ZeRO {stage}", replace(layout, zero_stage=stage))
     if layout.microbatches % 2 == 0:
-        return replace(layout, dp=layout.dp * 2, microbatches=layout.microbatches // 2)
-    return replace(layout, dp=layout.dp * 2)
+        double = replace(
+            layout, micro_batch=layout.micro_batch * 2, microbatches=layout.microbatches // 2
+        )
+        yield _Change("micro_batch", f"micro_batch {double.micro_batch}", double)
 
 
-def _run(plan: Estimate) -> str:
-    run, save = plan.run, plan.checkpoint
-    return (
-        f"A checkpoint every {save.interval_steps:,} steps ({format_seconds(save.interval_s)}) "
-        f"takes {format_seconds(save.stall_s)} of training time; with {run.expected_interruptions:,.1f} "
-        f"expected failures, overheads are {run.overhead_share:.1%} of the run's "
-        f"{format_seconds(run.wall_time_s)}."
+def _settled(job: Job, layout: Layout) -> Layout:
+    """What follows from tp, pp and vpp, set again."""
+    vpp = layout.vpp if layout.pp > 1 else 1
+    values = default_layout_values(job.software, tp=layout.tp, pp=layout.pp)
+    return replace(
+        layout,
+        vpp=vpp,
+        schedule="interleaved" if vpp > 1 else "1f1b",
+        sequence_parallel=values.sequence_parallel,
+        reshard=values.reshard,
     )
 
 
-def _next(plan: Estimate, alternatives: tuple[Alternative, ...]) -> Iterator[str]:
-    if not alternatives:
-        yield "No layout with another tp, cp, pp or ep fits."
-        return
-    other = alternatives[0].estimate
-    layout, more = other.layout, other.run.wall_time_s / plan.run.wall_time_s - 1
-    axes = ", ".join(f"{axis} {getattr(layout, axis)}" for axis in ("tp", "cp", "pp", "dp"))
-    yield f"The next best other shape, {axes}, takes {more:.1%} more wall time."
+def _tied(others: Found) -> str:
+    layouts = "layout takes" if others.ties == 1 else "layouts take"
+    return (
+        f"A tie: {others.ties} other {layouts} exactly as long; of these the first in the order "
+        f"{', '.join(AXES)} was taken."
+    )

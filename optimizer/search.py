@@ -11,14 +11,15 @@ from __future__ import annotations
 import time
 
 from layoutopt.costmodel.results import Estimate, Run
-from layoutopt.optimizer.alternatives import next_best
+from layoutopt.optimizer.alternatives import alternatives, seen_of
 from layoutopt.optimizer.explain import explain
-from layoutopt.optimizer.misses import limit_misses, memory_misses
+from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space, space_of
+from layoutopt.optimizer.survey import Survey
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -38,38 +39,29 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     best = ended.best.estimate if ended.best else None
     report = _report(space, budget, ended, began)
     if best is None or not meets_limits(question, best.run):
-        return _without_plan(rounds, ended, best, report)
-    others = next_best(space, rounds.floors, rounds.clock, best, question.top)
+        return _without_plan(rounds.space, ended, best, report)
+    if not ended.proved:
+        # Out of time: what comes next is not known, and looking for it would take more.
+        return Outcome(Status.FEASIBLE, best, report, explain=explain(question, best))
+    survey, mine = Survey(space, rounds.floors, rounds.clock), seen_of(best)
+    others, misfits = survey.fitting(question.top, mine), survey.faster_misfits(mine.wall_s)
     return Outcome(
-        status=Status.OPTIMAL if ended.proved else Status.FEASIBLE,
+        status=Status.OPTIMAL,
         plan=best,
         search=report,
-        alternatives=others,
-        explain=explain(space.job, best, others),
+        alternatives=alternatives(space, others, best),
+        explain=explain(question, best, others, misfits),
     )
 
 
 def _without_plan(
-    rounds: Rounds, ended: Ended, best: Estimate | None, report: SearchReport
+    space: Space, ended: Ended, best: Estimate | None, report: SearchReport
 ) -> Outcome:
     """Nothing fits, or the best run there is misses a limit; or time is up."""
     if not ended.proved:
         return Outcome(Status.UNKNOWN, None, report)
-    question, budget = rounds.space.question, rounds.budget
-    if best is not None:
-        misses = limit_misses(question, best, budget)
-    else:
-        left = rounds.ends_at - time.monotonic()
-        misses = memory_misses(rounds.space, rounds.tables, budget, left)
+    misses = limit_misses(space.question, best) if best is not None else memory_misses(space)
     return Outcome(Status.INFEASIBLE, None, report, misses=misses)
-
-
-def meets_limits(question: Question, run: Run) -> bool:
-    """Deadline and budget hold. Both rise with the wall time, so the best run decides."""
-    if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
-        return False
-    cost = run.cost_usd
-    return question.budget_usd is None or (cost is not None and cost <= question.budget_usd)
 
 
 def _report(space: Space, budget: Budget, ended: Ended, began: float) -> SearchReport:

@@ -78,10 +78,11 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     if (plan is not None) != (outcome.status in _WITH_PLAN):
         has = "a" if plan else "no"
         raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
-    explain = outcome.explain or (tuple(read_estimate(plan)) if plan else ())
+    explain = outcome.explain
     if plan:
         others = [one.estimate for one in outcome.alternatives]
         explain = (
+            *read_estimate(plan),
             *explain,
             batch_sentence(request.job, plan),
             *trial_sentences(request.job, plan, others),

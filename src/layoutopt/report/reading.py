@@ -2,21 +2,9 @@
 
 from __future__ import annotations
 
-from layoutopt.costmodel.results import Estimate
+from layoutopt.costmodel.results import PART_NAMES, Estimate
 from layoutopt.units import format_bytes, format_seconds
 
-PART_NAMES = {
-    "compute": "compute",
-    "recompute": "recomputed activations",
-    "tp_comm": "tensor-parallel traffic",
-    "cp_comm": "context-parallel traffic",
-    "ep_comm": "expert traffic",
-    "pp_comm": "messages between stages",
-    "pipeline_bubble": "the pipeline bubble",
-    "dp_comm": "data-parallel traffic that nothing hides",
-    "optimizer": "the optimizer",
-    "other": "everything else",
-}
 MEMORY_PARTS = (
     "weights",
     "gradients",

@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING
 from layoutopt.costmodel.assumptions import ALL
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.results import BREAKDOWN, Estimate, Run
+from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES, Estimate, Run
 from layoutopt.inputs.layout_text import stages_text
 from layoutopt.report.answer import Answer, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
 from layoutopt.report.misses import misses_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
-from layoutopt.report.reading import MEMORY_PARTS, PART_NAMES
+from layoutopt.report.reading import MEMORY_PARTS
 from layoutopt.report.uncertainty import uncertainty
 from layoutopt.units import DAY, format_bytes, format_count, format_seconds
 
