@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from layoutopt.costmodel.defaults import default_layout_values
-from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.estimate import estimate, memory_of
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.costmodel.rules import broken_rules
@@ -25,8 +25,10 @@ def try_everything(question: Question) -> Outcome:
     best: Estimate | None = None
     for layout in every_layout(question):
         tried += 1
+        if not memory_of(question.job, layout).fits:
+            continue
         priced = estimate(question.job, layout)
-        if _counts(question, priced) and (best is None or _before(question, priced, best)):
+        if _keeps_limits(question, priced) and (best is None or _before(question, priced, best)):
             best = priced
     value = None if best is None else objective_of(question, best.run)
     report = SearchReport(
@@ -105,10 +107,8 @@ def _holds(limit: Limit, value: int) -> bool:
     return signs[limit.op]
 
 
-def _counts(question: Question, priced: Estimate) -> bool:
-    """It fits, and it keeps to deadline and budget."""
-    if not priced.memory.fits:
-        return False
+def _keeps_limits(question: Question, priced: Estimate) -> bool:
+    """It keeps to deadline and budget."""
     if question.deadline_s is not None and priced.run.wall_time_s > question.deadline_s:
         return False
     cost = priced.run.cost_usd

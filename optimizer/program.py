@@ -24,6 +24,10 @@ Save = tuple[float, float]
 """Seconds until a checkpoint is durable, and seconds that training stands still for it."""
 
 
+_ORDER = ("pp", "tp", "cp", "micro_batch", "zero_stage", "recompute", "ep", "vpp", "dp", "microbatches")
+"""The order in which axes are decided where there are no floors to go by."""
+
+
 @dataclass(frozen=True)
 class Program:
     """A built model. ``step`` is in quanta; ``saves`` are literals by what a checkpoint costs."""
@@ -52,8 +56,11 @@ def build(
 
     model = CpModel()
     degrees = Degrees(model, space.values)
-    rules.use_every_gpu(degrees, space)
-    rules.use_the_batch(degrees, space)
+    if space.keeps("use_every_gpu"):
+        rules.use_every_gpu(degrees, space)
+    if space.keeps("use_the_batch"):
+        rules.use_the_batch(degrees, space)
+    rules.sequence_parallel_splits(degrees, space)
     chunks = rules.cut_layers_evenly(degrees, space)
     rules.interleave_whole_groups(degrees, space, chunks)
     rules.framework_shards(degrees, space)
@@ -66,11 +73,13 @@ def build(
     )
     over = _memory(degrees, space, tables, group, chunks, soft_memory)
     if soft_memory:
-        assert over is not None
-        model.minimize(over)
+        degrees.decide([literal for axis in _ORDER for literal in degrees[axis].values()])
+        model.minimize(over if over is not None else 0)
         return Program(model, degrees, None, over, {})
     step = _step(degrees, space, tables, group, chunks)
-    if floors is not None:
+    if floors is None:
+        degrees.decide([literal for axis in _ORDER for literal in degrees[axis].values()])
+    else:
         hold_to_floors(degrees, floors, group, step)
     saves = {
         save: group.shard.any_of(places, f"save {save[0]:.6g} s")

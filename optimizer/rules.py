@@ -27,6 +27,14 @@ def use_the_batch(degrees: Degrees, space: Space) -> None:
     degrees.rows("batch", ("dp", "micro_batch", "microbatches"), space.batches)
 
 
+def sequence_parallel_splits(degrees: Degrees, space: Space) -> None:
+    """Where sequence parallelism is used, every rank holds whole positions."""
+    for tp in degrees["tp"]:
+        for cp in degrees["cp"]:
+            if not space.splits(tp, cp):
+                degrees.forbid(tp=tp, cp=cp)
+
+
 def cut_layers_evenly(degrees: Degrees, space: Space) -> Rows:
     """Interleaved chunks hold equally many layers. Returns the (pp, vpp) rows."""
     return degrees.rows("chunks", ("pp", "vpp"), space.chunks)

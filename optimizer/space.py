@@ -42,23 +42,28 @@ def context_halves_the_sequence(job: Job, cp: int) -> bool:
     return legal.context_parallel_fits(job, cp)
 
 
-def a_layer_per_stage(job: Job, pp: int) -> bool:
-    """No pipeline stage is empty."""
-    return legal.pipeline_fits(job, pp, 1)
-
-
-def experts_divide(job: Job, ep: int) -> bool:
-    """ep divides the experts; a dense model has none to divide."""
-    return ep == 1 if job.model.moe is None else job.model.moe.experts % ep == 0
-
-
 AXIS_RULES: dict[str, Callable[[Job, int], bool]] = {
     "tp": tensor_divides_heads,
     "cp": context_halves_the_sequence,
-    "pp": a_layer_per_stage,
-    "ep": experts_divide,
 }
-"""Rules that look at one axis alone; the others stand in rules.py."""
+"""Rules that look at one axis alone; the others stand in rules.py. Divisors of the GPUs, the batch
+and the experts, and no more stages than layers, are the domains themselves (arithmetic_values)."""
+
+RULES = (
+    "tensor_divides_heads",
+    "context_halves_the_sequence",
+    "keep_to_fix",
+    "keep_to_limits",
+    "use_every_gpu",
+    "use_the_batch",
+    "cut_layers_evenly",
+    "sequence_parallel_splits",
+    "interleave_whole_groups",
+    "framework_shards",
+    "experts_share_a_stage",
+    "every_stage_fits",
+)
+"""Names of all rules; ``space_of`` leaves out those that it is told to."""
 
 
 @dataclass(frozen=True)
@@ -106,7 +111,7 @@ class Space:
     @cached_property
     def chunks(self) -> tuple[tuple[int, int], ...]:
         """(pp, vpp) that cut the layers evenly."""
-        whole = self.keeps("even_chunks")
+        whole = self.keeps("cut_layers_evenly")
         return tuple(
             (pp, vpp)
             for pp in self.values["pp"]

@@ -10,7 +10,9 @@ from dataclasses import replace
 
 from hypothesis import strategies as st
 
+from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.memory import CONTEXT_BYTES
 from layoutopt.costmodel.model import Model, Moe
 from layoutopt.costmodel.software import software
 from layoutopt.costmodel.training import Training
@@ -19,6 +21,7 @@ from layoutopt.optimizer.question import Limit, Question
 from layoutopt.units import GIB
 
 FRAMEWORKS = ("generic", "generic", "generic", "megatron-core", "torchtitan", "deepspeed")
+_TIMES_STATE = tuple(2.0 ** (step / 6) for step in range(2, 20))
 
 
 def small_gpu(memory_gib: float = 8.0) -> Gpu:
@@ -103,7 +106,7 @@ def models(draw: st.DrawFn) -> Model:
     """Dense models, and now and then one with experts."""
     heads = draw(st.sampled_from((4, 6, 8, 12, 16)))
     head_dim = draw(st.sampled_from((64, 128)))
-    layers = draw(st.integers(1, 9))
+    layers = draw(st.integers(1, 8))
     changes: dict[str, object] = {
         "kv_heads": draw(st.sampled_from([k for k in (1, 2, heads // 2, heads) if heads % k == 0])),
         "gated_mlp": draw(st.booleans()),
@@ -127,11 +130,13 @@ def models(draw: st.DrawFn) -> Model:
 def questions(draw: st.DrawFn) -> Question:
     """A question with at most a few hundred layouts."""
     model = draw(models())
-    gpus = draw(st.sampled_from((1, 2, 3, 4, 4, 5, 6, 6, 8, 8, 12)))
-    batch = gpus * draw(st.sampled_from((1, 2, 3))) // draw(st.sampled_from((1, 2, 2)))
+    gpus = draw(st.sampled_from((1, 2, 3, 4, 4, 5, 6, 6, 8, 8)))
+    batch = gpus * draw(st.sampled_from((1, 1, 2))) // draw(st.sampled_from((1, 2, 2)))
+    # Around what fully sharded state takes (18 bytes a parameter), and up to nine times that: the
+    # least that any layout needs lies between 1 and 6 times, the fastest one's between 1 and 50.
+    state_gib = 18 * count(model).total / gpus / GIB
     cluster = small_cluster(
-        # 1.5 GiB of it is taken by context: what is left runs from 40 MiB to 8 GiB.
-        memory_gib=1.5 + 2.0 ** (draw(st.integers(-23, 15)) / 5),
+        memory_gib=CONTEXT_BYTES / GIB + state_gib * draw(st.sampled_from(_TIMES_STATE)),
         per_node=draw(st.sampled_from((2, 4, 8))),
         network_bytes_per_s=draw(st.sampled_from((3e9, 12.5e9, 50e9))),
     )

@@ -1,0 +1,126 @@
+"""Every rule and every table matters: without it the solver's model answers something else.
+
+The questions are those of the random set. A changed answer is one that breaks a rule, does not fit,
+is slower than the best there is, or is there where there should be none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.errors import InputError
+from layoutopt.optimizer.outcome import Outcome
+from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.search import search
+from layoutopt.optimizer.space import RULES, layout_of, space_of
+from layoutopt.optimizer.tables import Table, Tables, tables_of
+from layoutopt.optimizer.verify import broken
+from tests.builders import questions
+from tests.optimizer.solving import bare_answer
+
+TABLES = {
+    "layer time": ("layer", ("total", "m_total")),
+    "layer memory": ("layer", ("saved",)),
+    "embedding and head": ("ends", ("head", "m_head", "embedding", "m_embedding")),
+    "messages": ("ends", ("message1", "m_message1")),
+    "once a step": ("shard", ("once", "reduce", "reduce_least", "gather", "gather_least")),
+    "ZeRO traffic": (
+        "shard",
+        tuple(f"fine_{way}_wire{end}" for way in ("forward", "backward") for end in ("", "_least")),
+    ),
+    "model state": ("shard", ("state_first", "state_long", "state_last")),
+}
+"""Columns that are emptied together: one term of the cost model each."""
+
+
+@lru_cache(maxsize=1)
+def asked() -> tuple[Question, ...]:
+    """The first questions of the random set."""
+    found: list[Question] = []
+
+    @settings(
+        derandomize=True,
+        database=None,
+        max_examples=120,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(questions())
+    def collect(question: Question) -> None:
+        found.append(question)
+
+    collect()
+    return tuple(found)
+
+
+@lru_cache(maxsize=256)
+def right(place: int) -> Outcome | None:
+    """The search's answer; None where no layout is legal."""
+    try:
+        return search(replace(asked()[place], top=0))
+    except InputError:
+        return None
+
+
+def changes_something(mutant: Callable[[Question], dict[str, int] | None]) -> bool:
+    return any(_differs(place, mutant) for place in range(len(asked())))
+
+
+def _differs(place: int, mutant: Callable[[Question], dict[str, int] | None]) -> bool:
+    question = asked()[place]
+    chosen = mutant(question)
+    answer = right(place)
+    plan = answer.plan if answer else None
+    if chosen is None or plan is None:
+        return (chosen is None) != (plan is None)
+    layout = layout_of(question.job, chosen)
+    if layout == plan.layout:
+        return False
+    priced = estimate(question.job, layout)
+    return bool(broken(question, priced)) or priced.step.time_s > plan.step.time_s * (1 + 1e-5)
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_without_a_rule_an_answer_changes(rule: str) -> None:
+    def mutant(question: Question) -> dict[str, int] | None:
+        space = space_of(question, {rule})
+        return bare_answer(space) if space.grids and space.batches else None
+
+    assert changes_something(mutant)
+
+
+@pytest.mark.parametrize("term", TABLES)
+def test_without_a_table_an_answer_changes(term: str) -> None:
+    name, columns = TABLES[term]
+
+    def mutant(question: Question) -> dict[str, int] | None:
+        space = space_of(question)
+        if not space.candidates:
+            return None
+        return bare_answer(space, _emptied(tables_of(space), name, columns))
+
+    assert changes_something(mutant)
+
+
+def test_with_every_rule_and_table_nothing_changes() -> None:
+    """The mutants' yardstick: the model as it is."""
+
+    def mutant(question: Question) -> dict[str, int] | None:
+        space = space_of(question)
+        return bare_answer(space) if space.candidates else None
+
+    assert not any(_differs(place, mutant) for place in range(20))
+
+
+def _emptied(tables: Tables, name: str, columns: tuple[str, ...]) -> Tables:
+    table: Table = getattr(tables, name)
+    zero = {c: np.zeros_like(table.columns[c]) for c in columns if c in table.columns}
+    return replace(tables, **{name: replace(table, columns={**table.columns, **zero})})

@@ -1,0 +1,86 @@
+"""The search against trying everything, on random small questions."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+
+from layoutopt.errors import InputError
+from layoutopt.optimizer.exhaustive import try_everything
+from layoutopt.optimizer.outcome import Outcome
+from layoutopt.optimizer.question import Budget, Question
+from layoutopt.optimizer.rounds import Rounds
+from layoutopt.optimizer.search import objective_of, search
+from layoutopt.optimizer.space import space_of
+from layoutopt.optimizer.verify import broken
+from tests.builders import questions
+from tests.optimizer.solving import FULL
+
+EXAMPLES = 320 if FULL else 60
+RESOLUTION = 1e-6
+
+
+def test_search_equals_trying_everything() -> None:
+    """At least a quarter of the questions infeasible, and a quarter bound by memory."""
+    seen: Counter[str] = Counter()
+
+    @settings(
+        derandomize=True,
+        database=None,
+        max_examples=EXAMPLES,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(questions())
+    def check(question: Question) -> None:
+        slow = try_everything(question)
+        seen["asked"] += 1
+        if not slow.search.candidates:
+            seen["infeasible"] += 1
+            with pytest.raises(InputError, match="legal|layout"):
+                search(question)
+            return
+        for hints in (True, False):
+            compare(question, search(question, Budget(use_hints=hints)), slow)
+        if slow.plan is None:
+            seen["infeasible"] += 1
+        elif faster_without_memory(question, slow):
+            seen["bound by memory"] += 1
+
+    check()
+    assert seen["asked"] >= EXAMPLES * 0.9
+    assert seen["infeasible"] >= seen["asked"] / 4
+    assert seen["bound by memory"] >= seen["asked"] / 4
+
+
+def compare(question: Question, fast: Outcome, slow: Outcome) -> None:
+    assert fast.status == slow.status
+    assert fast.search.candidates == slow.search.candidates
+    if slow.plan is None or fast.plan is None:
+        assert fast.misses
+        return
+    value = objective_of(question, slow.plan.run)
+    assert objective_of(question, fast.plan.run) <= value * (1 + RESOLUTION)
+    assert fast.search.bound is not None
+    assert fast.search.bound <= value * (1 + 1e-12)
+    assert fast.search.bound >= value * (1 - 3 * RESOLUTION)
+    assert broken(question, fast.plan) == []
+    assert all(broken(question, other.estimate) == [] for other in fast.alternatives)
+    best = objective_of(question, fast.plan.run)
+    assert all(
+        objective_of(question, other.estimate.run) >= best * (1 - RESOLUTION)
+        for other in fast.alternatives
+    )
+
+
+def faster_without_memory(question: Question, outcome: Outcome) -> bool:
+    """Memory binds: were it unlimited, another layout would win."""
+    free = space_of(question, {"every_stage_fits"})
+    best = Rounds(free, Budget(), time.monotonic()).run().best
+    assert best is not None
+    assert outcome.plan is not None
+    return best.estimate.run.wall_time_s < outcome.plan.run.wall_time_s * (1 - RESOLUTION)
