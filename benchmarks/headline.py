@@ -186,7 +186,8 @@ def _hagemann(entries: Sequence[Scored]) -> list[Figure]:
     for kernel in sorted({str(entry.record.training.get("kernel")) for entry in runs}):
         group = [e for e in runs if str(e.record.training.get("kernel")) == kernel]
         found = step_errors(group)
-        figures.append(Figure(f"Hagemann 2023, {kernel}: mean", found.mape, found.n, 0.05))
+        if found.n:  # of one kernel every run died
+            figures.append(Figure(f"Hagemann 2023, {kernel}: mean", found.mape, found.n, 0.05))
     ranked = sweeps(runs)
     return [*figures, *_regrets("Hagemann 2023", ranked), *_fits("Hagemann 2023", runs)]
 
