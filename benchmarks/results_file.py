@@ -46,10 +46,10 @@ def circumstances(command: str) -> dict[str, Any]:
     }
 
 
-def new_file(kind: str) -> Path:
+def new_file(kind: str, suffix: str = ".json") -> Path:
     """A path for a record of today: DATE_kind.json, DATE_kind-2.json, ..."""
     stem = f"{datetime.date.today().isoformat()}_{kind}"
-    names = [f"{stem}.json", *(f"{stem}-{number}.json" for number in range(2, 1000))]
+    names = [f"{stem}{suffix}", *(f"{stem}-{number}{suffix}" for number in range(2, 1000))]
     return next(path for name in names if not (path := RESULTS / name).exists())
 
 
