@@ -17,6 +17,7 @@ def answer(gpus: int, site: Site | None = None) -> dict[str, Any]:
         framework="megatron-core",
         gpus=gpus,
         layout={"tp": 2},
+        global_batch=8192,
         calibration=site,
     )
     uncertainty: dict[str, Any] = found.to_dict()["uncertainty"]

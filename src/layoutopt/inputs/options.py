@@ -35,7 +35,7 @@ class JobOptions(TypedDict, total=False):
     tokens: Number
     precision: str
     framework: str
-    calibration: str | Path | Site
+    calibration: str | Path | Site | None
     """A site's own figures: a file that ``layoutopt calibrate`` made."""
 
 
