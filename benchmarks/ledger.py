@@ -24,6 +24,7 @@ from benchmarks.ledger_tables import (
     percent,
     source_table,
     sweep_table,
+    worst_table,
 )
 from benchmarks.results_file import ROOT, newest, parameters_mark
 from layoutopt.validation import Scored
@@ -74,6 +75,7 @@ def page(entries: Entries, record: dict[str, Any] | None, pictures: Sequence[str
         "## Beside other planners\n\n" + peer_table(entries, unseen),
         "## Llama 3, table 4\n\n" + llama_table(entries),
         "## What was filled in\n\n" + filled_table(entries),
+        "## Where it is wrong\n\n" + worst_table(entries),
         "## How sure an answer is\n\n" + _coverage_words(),
         "## Not reached\n\n" + _not_reached(entries, unseen),
     ]

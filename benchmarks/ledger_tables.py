@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from benchmarks.accuracy import napkin_errors
@@ -15,9 +16,14 @@ from benchmarks.headline import (
     step_errors,
 )
 from benchmarks.peers import PEERS, Peer, llama3_rates
+from benchmarks.residuals import group_of
 from layoutopt.validation import Scored
+from layoutopt.validation.statistics import median
 from layoutopt.validation.summary import fit
 from layoutopt.validation.sweeps import sweeps
+
+WORST = 20
+"""Rows of the table of largest misses."""
 
 Entries = Sequence[Scored]
 Unseen = Mapping[str, Entries]
@@ -228,6 +234,27 @@ def llama_table(entries: Entries) -> str:
         "the whole square of scores counted."
     )
     return f"{words}\n\n{markdown(header, rows)}"
+
+
+def worst_table(entries: Entries) -> str:
+    """Groups of like runs that are off most, where the model is wrong or the records disagree."""
+    groups: dict[tuple[object, ...], list[float]] = {}
+    for entry in entries:
+        if entry.case and entry.counts("time") and entry.time_ratio is not None:
+            groups.setdefault(group_of(entry.case), []).append(entry.time_ratio)
+    middles = {key: median(ratios) or 1.0 for key, ratios in groups.items() if len(ratios) > 1}
+    order = sorted(middles, key=lambda key: -abs(math.log(middles[key])))
+    rows = []
+    for key in order[:WORST]:
+        source, framework, model, gpu, precision, kernel = map(str, key)
+        name = f"{_stem(source)}: {model}, {gpu}, {precision}, {framework}"
+        name += "" if kernel == "None" else f", {kernel}"
+        rows.append((name, f"{len(groups[key])}", percent(middles[key] - 1, "+")))
+    words = (
+        f"The {WORST} groups of two runs or more of one source, framework, model, GPU, precision "
+        "and kernel that are off most: above 0, predicted too slow."
+    )
+    return f"{words}\n\n{markdown(('group', 'times', 'bias'), rows)}"
 
 
 def filled_table(entries: Entries) -> str:
