@@ -24,7 +24,9 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
     shape = floors.shape.keep(floors.shape.columns["step"] <= most)
     layer = _reachable(tables.layer, shape, ("tp", "cp", "micro_batch"), floors.layer_above, most)
     shard = _reachable(tables.shard, shape, ("tp", "pp"), floors.shard_above, most)
-    ends = _reachable(tables.ends, shape, tables.ends.axes, np.zeros(len(tables.ends)), most)
+    ends = _reachable(
+        tables.ends, shape, tables.ends.axes, np.zeros(len(tables.ends), np.int64), most
+    )
     kept = floors.shape.columns["step"] <= most
     return (
         replace(
@@ -42,9 +44,7 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
     )
 
 
-def _reachable(
-    table: Table, shape: Table, axes: tuple[str, ...], above: Ints, most: int
-) -> Flags:
+def _reachable(table: Table, shape: Table, axes: tuple[str, ...], above: Ints, most: int) -> Flags:
     """Rows that, with the lowest floor of the shapes that share their ``axes``, stay within."""
     lowest: dict[tuple[int, ...], int] = {}
     for key, floor in zip(_keys(shape, axes), shape.columns["step"].tolist(), strict=True):

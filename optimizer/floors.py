@@ -27,7 +27,7 @@ class Floors:
 
     shape: Table
     layer_above: Ints
-    """For each row of the layer table: quanta above the least layer of its (tp, cp, micro_batch)."""
+    """For each row of the layer table: quanta above the least of its (tp, cp, micro_batch)."""
     shard_above: Ints
     """For each row of the shard table: quanta above the least of its (tp, pp)."""
     too_full: dict[tuple[str, int], Flags]
@@ -181,7 +181,9 @@ def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:
         if vpp > 1:
             here &= np.isin(microbatches, _legal(space, pp, vpp))
         if here.any():
-            least[here] = np.minimum(least[here], held_layers(space.job, pp, vpp, microbatches[here]))
+            least[here] = np.minimum(
+                least[here], held_layers(space.job, pp, vpp, microbatches[here])
+            )
     return np.where(least == _HUGE, 0, least)
 
 

@@ -39,7 +39,9 @@ def nearest_legal(question: Question) -> InputError:
         message += f"; batches that work with these GPUs: {_listed(batches)}"
     if gpus:
         message += f"; GPU counts that work with this batch: {_listed(gpus)}"
-    nearest = [f"global_batch={count}" for count in batches] + [f"gpus={n}" for n in gpus]
+    nearest: list[object] = [f"global_batch={count}" for count in batches] + [
+        f"gpus={n}" for n in gpus
+    ]
     return RuleError(message, field="gpus", value=job.gpus, nearest=nearest)
 
 
@@ -52,7 +54,11 @@ def _axis_without_values(question: Question) -> RuleError | None:
             continue
         legal = free[axis] or arithmetic_values(question.job)[axis]
         asked = [f"{axis}={question.fix[axis]}"] if axis in question.fix else []
-        asked += [f"{limit.axis}{limit.op}{limit.bound}" for limit in question.limits if limit.axis == axis]
+        asked += [
+            f"{limit.axis}{limit.op}{limit.bound}"
+            for limit in question.limits
+            if limit.axis == axis
+        ]
         words = [str(RECOMPUTE[v]) if axis == "recompute" else str(v) for v in legal]
         shown = _around(words, legal, question.fix.get(axis))
         message = f"{' with '.join(asked) or axis} leaves no legal value of {axis}; legal: "

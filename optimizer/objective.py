@@ -16,7 +16,7 @@ from layoutopt.optimizer.tables import Tables, hiding_passes, stage_shapes
 from layoutopt.optimizer.variables import Degrees, Rows
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import IntVar, LinearExprT
+    from ortools.sat.python.cp_model import IntVar, LinearExpr
 
 FORWARD_AND_BACKWARD = ("forward", "backward")
 
@@ -39,16 +39,16 @@ class Columns:
             "ends": (group.ends, tables.ends),
             "shard": (group.shard, tables.shard),
         }
-        self._made: dict[tuple[str, str], LinearExprT] = {}
+        self._made: dict[tuple[str, str], LinearExpr | int] = {}
 
-    def __call__(self, table: str, name: str) -> LinearExprT:
+    def __call__(self, table: str, name: str) -> LinearExpr | int:
         """At least the chosen row's entry."""
         if (table, name) not in self._made:
             rows, values = self._of[table]
             self._made[table, name] = rows.at_least(values.columns[name], f"{table}.{name}")
         return self._made[table, name]
 
-    def window(self, name: str) -> LinearExprT:
+    def window(self, name: str) -> LinearExpr | int:
         """At most the chosen row's entry of the layer table: what a transfer can hide behind."""
         key = ("layer", f"window {name}")
         if key not in self._made:
@@ -66,16 +66,14 @@ class Columns:
 class Repeated:
     """Exposed ZeRO-2/3 traffic of one layer and microbatch, plain and times M."""
 
-    plain: LinearExprT
-    times_m: LinearExprT
+    plain: LinearExpr | int
+    times_m: LinearExpr | int
 
 
-def repeated_sharding(
-    degrees: Degrees, tables: Tables, columns: Columns, group: Group
-) -> Repeated:
+def repeated_sharding(degrees: Degrees, tables: Tables, columns: Columns, group: Group) -> Repeated:
     """max((1 - share) wire, wire - window), forward and backward, while a layer computes."""
-    plain: list[LinearExprT] = []
-    times_m: list[LinearExprT] = []
+    plain: list[LinearExpr | int] = []
+    times_m: list[LinearExpr | int] = []
     for way in FORWARD_AND_BACKWARD:
         if columns.largest("shard", f"{way}_wire") == 0:
             continue
@@ -88,9 +86,7 @@ def repeated_sharding(
     return Repeated(sum(plain), sum(times_m))
 
 
-def _times_m(
-    degrees: Degrees, tables: Tables, columns: Columns, group: Group, way: str
-) -> IntVar:
+def _times_m(degrees: Degrees, tables: Tables, columns: Columns, group: Group, way: str) -> IntVar:
     """M times a layer's exposed traffic: one product for each value of M."""
     model, fine = degrees.model, tables.fine
     wire = columns("shard", f"fine_{way}_wire")
@@ -108,7 +104,12 @@ def _times_m(
 
 
 def pipeline_time(
-    degrees: Degrees, space: Space, tables: Tables, columns: Columns, chunks: Rows, repeated: Repeated
+    degrees: Degrees,
+    space: Space,
+    tables: Tables,
+    columns: Columns,
+    chunks: Rows,
+    repeated: Repeated,
 ) -> IntVar:
     """m t_max + (sum of t - t_max) / vpp, for the slowest of the stages.
 
@@ -134,7 +135,7 @@ def pipeline_time(
     return total
 
 
-def _end(columns: Columns, name: str, pp: int, vpp: int, here: bool) -> LinearExprT:
+def _end(columns: Columns, name: str, pp: int, vpp: int, here: bool) -> LinearExpr | int:
     """Embedding or head: m times where it stands on the slowest stage, else once (over vpp)."""
     return vpp * pp * columns("ends", f"m_{name}") if here else columns("ends", name)
 
@@ -150,17 +151,17 @@ def _most(space: Space, tables: Tables, columns: Columns) -> int:
         wire = columns.largest("shard", f"{way}_wire")
         layer += wire + int(wire * max(tables.rounds)) + 2
     ends = sum(
-        columns.largest("ends", name) for name in tables.ends.columns if name not in ("rounds", "logits")
+        columns.largest("ends", name)
+        for name in tables.ends.columns
+        if name not in ("rounds", "logits")
     )
     pps = [pp * shape.layers for pp in space.values["pp"] for shape in stage_shapes(space.job, pp)]
     return max(pps) * layer + max(pp * vpp + pp for pp, vpp in space.chunks) * ends
 
 
-def once_a_step(
-    degrees: Degrees, space: Space, columns: Columns, chunks: Rows
-) -> LinearExprT:
+def once_a_step(degrees: Degrees, space: Space, columns: Columns, chunks: Rows) -> LinearExpr | int:
     """Gradient reduction and weight gather that the first stage cannot hide; the optimizer."""
-    total: LinearExprT = columns("shard", "once")
+    total: LinearExpr | int = columns("shard", "once")
     places: dict[Fraction, list[int]] = defaultdict(list)
     for place, (pp, vpp) in enumerate(space.chunks):
         places[hiding_passes(space.job, pp, vpp)].append(place)

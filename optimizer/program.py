@@ -18,13 +18,24 @@ from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.variables import BITS, Degrees, Rows, Size
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, IntVar, LinearExprT
+    from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
 
 Save = tuple[float, float]
 """Seconds until a checkpoint is durable, and seconds that training stands still for it."""
 
 
-_ORDER = ("pp", "tp", "cp", "micro_batch", "zero_stage", "recompute", "ep", "vpp", "dp", "microbatches")
+_ORDER = (
+    "pp",
+    "tp",
+    "cp",
+    "micro_batch",
+    "zero_stage",
+    "recompute",
+    "ep",
+    "vpp",
+    "dp",
+    "microbatches",
+)
 """The order in which axes are decided where there are no floors to go by."""
 
 
@@ -89,17 +100,13 @@ def build(
     return Program(model, degrees, step, None, saves)
 
 
-def hold_to_floors(
-    degrees: Degrees, floors: Floors, group: objective.Group, step: IntVar
-) -> None:
+def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, step: IntVar) -> None:
     """The step is no faster than its shape's floor, and a shape keeps to what fits with it."""
     from ortools.sat.python.cp_model import LinearExpr
 
     shape = degrees.rows("shape", floors.shape.axes, floors.shape.rows.tolist())
     literals = [*shape.literals, *group.layer.literals, *group.shard.literals]
-    above = np.concatenate(
-        [floors.shape.columns["step"], floors.layer_above, floors.shard_above]
-    )
+    above = np.concatenate([floors.shape.columns["step"], floors.layer_above, floors.shard_above])
     degrees.model.add(step >= LinearExpr.weighted_sum(literals, above.tolist()))
     # Best first: shapes by their floors, then what is left to choose.
     order = np.argsort(floors.shape.columns["step"], kind="stable").tolist()
@@ -122,7 +129,7 @@ def _memory(
     held = rules.Memory(
         group.layer, tables.layer, group.ends, tables.ends, group.shard, tables.shard
     )
-    largest: LinearExprT = largest_allocation_kib(space.job)
+    largest: LinearExpr | int = largest_allocation_kib(space.job)
     over = None
     if soft:
         over = degrees.cost(0, 2**50, "KiB over")

@@ -15,7 +15,7 @@ from layoutopt.optimizer.question import AXES, Budget
 from layoutopt.optimizer.score import step_quanta
 from layoutopt.optimizer.solver import Solved, solve
 from layoutopt.optimizer.space import Space, layout_of
-from layoutopt.optimizer.tables import Tables, tables_of
+from layoutopt.optimizer.tables import tables_of
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import start_from
 
@@ -134,7 +134,7 @@ class Rounds:
 
     def _narrow(self, program: Program) -> None:
         """Only what is not known yet, and only what could be better or as good."""
-        if not self.known:
+        if not self.known or program.step is None:
             return
         most = self._most()
         for save, literal in program.saves.items():

@@ -14,7 +14,7 @@ from layoutopt.optimizer.tables import STAGES, StageShape, Table, held_layers, s
 from layoutopt.optimizer.variables import Degrees, Rows
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import IntVar, LinearExprT
+    from ortools.sat.python.cp_model import IntVar, LinearExpr
 
 
 def use_every_gpu(degrees: Degrees, space: Space) -> None:
@@ -67,7 +67,9 @@ def experts_share_a_stage(degrees: Degrees, space: Space) -> None:
 class Memory:
     """What a stage holds, as columns of the tables, KiB."""
 
-    def __init__(self, layer: Rows, layers: Table, ends: Rows, end: Table, shard: Rows, sharding: Table):
+    def __init__(
+        self, layer: Rows, layers: Table, ends: Rows, end: Table, shard: Rows, sharding: Table
+    ):
         self.saved = layer.at_least(layers.columns["saved"], "saved")
         self.working = layer.at_least(layers.columns["working"], "working")
         self.logits = ends.at_least(end.columns["logits"], "logits")
@@ -82,7 +84,7 @@ def every_stage_fits(
     space: Space,
     chunks: Rows,
     held: Memory,
-    largest_kib: LinearExprT,
+    largest_kib: LinearExpr | int,
 ) -> None:
     """State, activations in flight, and the worse of a layer's backward pass and the loss fit.
 
@@ -121,9 +123,9 @@ def _fits(
     degrees: Degrees,
     when: list[IntVar],
     shape: StageShape,
-    rest: LinearExprT,
+    rest: LinearExpr | int,
     held: Memory,
-    largest_kib: LinearExprT,
+    largest_kib: LinearExpr | int,
 ) -> None:
     model = degrees.model
     model.add(rest + held.working <= largest_kib).only_enforce_if(when)

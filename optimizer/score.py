@@ -28,7 +28,9 @@ def entries(table: Table, chosen: Mapping[str, int]) -> Entries:
     wanted = [chosen[axis] for axis in table.axes]
     places = np.flatnonzero(np.all(table.rows == wanted, axis=1))
     if not len(places):
-        raise InternalError(f"table {table.name} has no row for {dict(zip(table.axes, wanted))}")
+        raise InternalError(
+            f"table {table.name} has no row for {dict(zip(table.axes, wanted, strict=True))}"
+        )
     return {name: int(column[places[0]]) for name, column in table.columns.items()}
 
 

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
+from typing import Any
 
 from layoutopt.costmodel import rules as legal
 from layoutopt.costmodel.defaults import default_layout_values
@@ -85,7 +86,7 @@ class Space:
 
     @cached_property
     def grids(self) -> tuple[tuple[int, int, int, int], ...]:
-        """(tp, cp, pp, dp) that use every GPU and, with sequence parallelism, split the sequence."""
+        """(tp, cp, pp, dp) that use every GPU and, with sequence parallel, split the sequence."""
         gpus, known, found = self.job.gpus, set(self.values["dp"]), []
         for tp in self.values["tp"]:
             for cp in self.values["cp"]:
@@ -218,7 +219,8 @@ def _allowed(question: Question, axis: str, value: int, off: frozenset[str]) -> 
 def fixed(question: Question, axis: str) -> int:
     """The value that ``fix`` gives ``axis``, as an integer."""
     value = question.fix[axis]
-    return RECOMPUTE.index(value) if axis == "recompute" else int(value)  # type: ignore[arg-type]
+    codes: dict[object, int] = {name: code for code, name in enumerate(RECOMPUTE)}
+    return codes[value] if axis == "recompute" else int(value)
 
 
 def within(limits: Iterable[Limit], axis: str, value: int) -> bool:
@@ -228,7 +230,7 @@ def within(limits: Iterable[Limit], axis: str, value: int) -> bool:
 
 def layout_of(job: Job, chosen: dict[str, int]) -> Layout:
     """The layout of one value per axis; what is not searched follows the framework."""
-    said = {axis: chosen[axis] for axis in AXES if axis != "recompute"}
+    said: dict[str, Any] = {axis: chosen[axis] for axis in AXES if axis != "recompute"}
     defaults = default_layout_values(job.software, tp=chosen["tp"], pp=chosen["pp"])
     return Layout(
         **said,

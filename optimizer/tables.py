@@ -150,12 +150,14 @@ class _Builder:
 
     def __init__(self, space: Space) -> None:
         self.space, self.job = space, space.job
-        self.layer_rows = self._possible(mesh(space, ("tp", "cp", "ep", "micro_batch", "recompute")))
+        self.layer_rows = self._possible(
+            mesh(space, ("tp", "cp", "ep", "micro_batch", "recompute"))
+        )
         self.ends_rows = self._possible(mesh(space, ("tp", "cp", "micro_batch")))
         self.shard_rows = self._possible(mesh(space, ("tp", "pp", "zero_stage", "ep")), place=2)
 
     def _possible(self, rows: Ints, place: int = 1) -> Ints:
-        """Rows whose first two axes, tp and cp (or pp, at ``place`` 2), some use of all GPUs has."""
+        """Rows whose first two axes, tp and cp (pp at ``place`` 2), some use of all GPUs has."""
         code = self.job.gpus + 1
         pairs = ints(sorted({grid[0] * code + grid[place] for grid in self.space.grids}))
         kept: Ints = rows[np.isin(rows[:, 0] * code + rows[:, 1], pairs)]
@@ -173,9 +175,7 @@ class _Builder:
     def layer_s(self) -> dict[str, Array]:
         """One layer and microbatch, seconds."""
         tp, cp, ep, micro_batch, recompute = self.layer_rows.T
-        layer = terms.layer_terms(
-            self.job, tp, cp, ep, micro_batch, recompute, sp=self._sp(tp)
-        )
+        layer = terms.layer_terms(self.job, tp, cp, ep, micro_batch, recompute, sp=self._sp(tp))
         plain = {"total": layer.total, "forward": layer.forward, "backward": layer.backward}
         rounds = self._rounds(tp, cp, micro_batch)
         times_m = {f"m_{name}": rounds * value for name, value in plain.items()}

@@ -10,7 +10,7 @@ from layoutopt.costmodel.axes import Ints
 from layoutopt.optimizer.space import Values
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExprT
+    from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExpr
 
 BITS = 60
 """Expressions stay below 2^BITS; CP-SAT calls a model with larger ones invalid."""
@@ -43,7 +43,7 @@ class Rows:
             for value, literals in by_value.items():
                 degrees.model.add(sum(literals) == degrees[axis][value])
 
-    def at_least(self, values: Ints, name: str) -> LinearExprT:
+    def at_least(self, values: Ints, name: str) -> LinearExpr | int:
         """A variable no smaller than the chosen row's entry; a constant where all are equal.
 
         One-sided, because cost presses it down onto the entry, and because CP-SAT takes an
@@ -51,11 +51,11 @@ class Rows:
         """
         return self._bounded(values, name, least=True)
 
-    def at_most(self, values: Ints, name: str) -> LinearExprT:
+    def at_most(self, values: Ints, name: str) -> LinearExpr | int:
         """A variable no larger than the chosen row's entry, for what communication hides behind."""
         return self._bounded(values, name, least=False)
 
-    def _bounded(self, values: Ints, name: str, *, least: bool) -> LinearExprT:
+    def _bounded(self, values: Ints, name: str, *, least: bool) -> LinearExpr | int:
         from ortools.sat.python.cp_model import LinearExpr
 
         low, high = int(values.min()), int(values.max())
@@ -151,9 +151,9 @@ class Degrees:
         literals = [self[axis][value] for axis, value in chosen.items() if value in self[axis]]
         self.model.add_bool_or([literal.negated() for literal in literals])
 
-    def place_in_order(self, axes: Sequence[str]) -> LinearExprT:
+    def place_in_order(self, axes: Sequence[str]) -> LinearExpr | int:
         """The layout's place when layouts are sorted by ``axes``, smaller values first."""
-        place: LinearExprT = 0
+        place: LinearExpr | int = 0
         for axis in axes:
             domain = self.values[axis]
             rank = sum(rank * self[axis][value] for rank, value in enumerate(domain))

@@ -17,7 +17,7 @@ _EQUAL = 1e-9
 
 
 def broken(question: Question, plan: Estimate) -> list[str]:
-    """Everything that is wrong with ``plan`` as an answer to ``question``; empty for a sound one."""
+    """What is wrong with ``plan`` as an answer to ``question``; empty for a sound one."""
     layout = plan.layout
     found = [rule.message for rule in broken_rules(question.job, layout)]
     found += _not_asked_for(question, layout)
@@ -74,10 +74,12 @@ def _figures_differ(question: Question, plan: Estimate) -> list[str]:
         found.append("the memory of its stages differs from estimate's")
     total = sum(plan.step.breakdown_s[name] for name in BREAKDOWN)
     if not math.isclose(total, plan.step.time_s, rel_tol=_EQUAL):
-        found.append(f"the parts of the step add up to {total} s, the step takes {plan.step.time_s}")
+        found.append(
+            f"the parts of the step add up to {total} s, the step takes {plan.step.time_s}"
+        )
     overheads = sum(plan.run.overhead_s.values())
     if not math.isclose(plan.run.ideal_s + overheads, plan.run.wall_time_s, rel_tol=1e-6):
-        found.append(f"ideal {plan.run.ideal_s} s and overheads {overheads} s are not the wall time")
+        found.append(
+            f"ideal {plan.run.ideal_s} s and overheads {overheads} s are not the wall time"
+        )
     return found
-
-

@@ -33,7 +33,9 @@ class Clock:
 
     def quanta(self, step_s: float) -> int:
         """The most quanta whose step is no longer than ``step_s``."""
-        return math.floor((step_s / self.scale - self.job.software.step_overhead_s) / self.quantum_s)
+        return math.floor(
+            (step_s / self.scale - self.job.software.step_overhead_s) / self.quantum_s
+        )
 
     def wall_s(self, step_s: float, save: Save) -> float:
         """Wall time of the run."""

@@ -35,9 +35,7 @@ def start_from(space: Space) -> dict[str, int] | None:
     return _fitting(space, best)
 
 
-def _keep(
-    space: Space, columns: dict[str, Ints], best: dict[tuple[int, ...], float]
-) -> None:
+def _keep(space: Space, columns: dict[str, Ints], best: dict[tuple[int, ...], float]) -> None:
     """Prices ``columns`` and leaves the few best in ``best``."""
     if not len(columns["tp"]):
         return

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import pytest
@@ -123,4 +124,5 @@ def test_with_every_rule_and_table_nothing_changes() -> None:
 def _emptied(tables: Tables, name: str, columns: tuple[str, ...]) -> Tables:
     table: Table = getattr(tables, name)
     zero = {c: np.zeros_like(table.columns[c]) for c in columns if c in table.columns}
-    return replace(tables, **{name: replace(table, columns={**table.columns, **zero})})
+    emptied: dict[str, Any] = {name: replace(table, columns={**table.columns, **zero})}
+    return replace(tables, **emptied)

@@ -41,7 +41,7 @@ def test_search_equals_trying_everything() -> None:
         seen["asked"] += 1
         if not slow.search.candidates:
             seen["infeasible"] += 1
-            with pytest.raises(InputError, match="legal|layout"):
+            with pytest.raises(InputError, match=r"legal|layout"):
                 search(question)
             return
         for hints in (True, False):
