@@ -39,9 +39,7 @@ def nearest_legal(question: Question) -> InputError:
         message += f"; batches that work with these GPUs: {_listed(batches)}"
     if gpus:
         message += f"; GPU counts that work with this batch: {_listed(gpus)}"
-    nearest: list[object] = [f"global_batch={count}" for count in batches] + [
-        f"gpus={n}" for n in gpus
-    ]
+    nearest = (*(f"global_batch={n}" for n in batches), *(f"gpus={n}" for n in gpus))
     return RuleError(message, field="gpus", value=job.gpus, nearest=nearest)
 
 
