@@ -18,7 +18,7 @@ from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.variables import BITS, Degrees, Rows, Size
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, IntVar, LinearExpr
+    from ortools.sat.python.cp_model import CpModel, IntVar
 
 Save = tuple[float, float]
 """Seconds until a checkpoint is durable, and seconds that training stands still for it."""
@@ -45,8 +45,7 @@ class Program:
 
     model: CpModel
     degrees: Degrees
-    step: IntVar | None
-    over_kib: IntVar | None
+    step: IntVar
     saves: Mapping[Save, IntVar]
 
     @property
@@ -55,14 +54,8 @@ class Program:
         return tuple(self.degrees.sizes)
 
 
-def build(
-    space: Space, tables: Tables, floors: Floors | None = None, *, soft_memory: bool = False
-) -> Program:
-    """The model of ``space``.
-
-    With ``soft_memory`` the question is another: how few KiB beyond the device's memory does a
-    layout need? Time does not count there.
-    """
+def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program:
+    """The model of ``space``; with ``floors`` it is proved sooner."""
     from ortools.sat.python.cp_model import CpModel
 
     model = CpModel()
@@ -82,12 +75,14 @@ def build(
             for table in (tables.layer, tables.ends, tables.shard)
         )
     )
-    over = _memory(degrees, space, tables, group, chunks, soft_memory)
-    if soft_memory:
-        degrees.decide([literal for axis in _ORDER for literal in degrees[axis].values()])
-        model.minimize(over if over is not None else 0)
-        return Program(model, degrees, None, over, {})
+    if space.keeps("every_stage_fits"):
+        held = rules.Memory(
+            group.layer, tables.layer, group.ends, tables.ends, group.shard, tables.shard
+        )
+        most = largest_allocation_kib(space.job)
+        rules.every_stage_fits(degrees, space, chunks, held, most)
     step = _step(degrees, space, tables, group, chunks)
+    model.minimize(step)
     if floors is None:
         degrees.decide([literal for axis in _ORDER for literal in degrees[axis].values()])
     else:
@@ -96,8 +91,7 @@ def build(
         save: group.shard.any_of(places, f"save {save[0]:.6g} s")
         for save, places in save_classes(space, tables).items()
     }
-    model.minimize(step)
-    return Program(model, degrees, step, None, saves)
+    return Program(model, degrees, step, saves)
 
 
 def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, step: IntVar) -> None:
@@ -118,27 +112,6 @@ def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, ste
             degrees.model.add_at_most_one([*over, degrees[axis][value]])
 
 
-def _memory(
-    degrees: Degrees,
-    space: Space,
-    tables: Tables,
-    group: objective.Group,
-    chunks: Rows,
-    soft: bool,
-) -> IntVar | None:
-    held = rules.Memory(
-        group.layer, tables.layer, group.ends, tables.ends, group.shard, tables.shard
-    )
-    largest: LinearExpr | int = largest_allocation_kib(space.job)
-    over = None
-    if soft:
-        over = degrees.cost(0, 2**50, "KiB over")
-        largest = largest + over
-    if space.keeps("every_stage_fits"):
-        rules.every_stage_fits(degrees, space, chunks, held, largest)
-    return over
-
-
 def _step(
     degrees: Degrees, space: Space, tables: Tables, group: objective.Group, chunks: Rows
 ) -> IntVar:
@@ -147,7 +120,7 @@ def _step(
     pipeline = objective.pipeline_time(degrees, space, tables, columns, chunks, repeated)
     once = objective.once_a_step(degrees, space, columns, chunks)
     step = degrees.cost(0, 2**BITS, "step")
-    degrees.model.add(step == pipeline + once)
+    degrees.model.add(step >= pipeline + once)
     return step
 
 
