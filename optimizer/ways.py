@@ -108,7 +108,10 @@ def _priced(option: str, value: str, question: Question) -> Iterator[Change]:
 
 
 def freed(question: Question, enough: Callable[[Estimate], bool]) -> list[Change]:
-    """What was fixed or limited left to the search: one axis, or all where one is not enough."""
+    """What was fixed or limited left to the search: one axis, or all where one is not enough.
+
+    Of all, those are named that come out otherwise than they were fixed.
+    """
     asked = list(dict.fromkeys([*question.fix, *(limit.axis for limit in question.limits)]))
     found = []
     for axis in asked:
@@ -118,8 +121,9 @@ def freed(question: Question, enough: Callable[[Estimate], bool]) -> list[Change
     if not found and len(asked) > 1:
         best = fastest(_without(question, set(asked)))
         if best is not None and enough(best):
-            words = ",".join(f"{axis}={getattr(best.layout, axis)}" for axis in asked)
-            found.append(Change("fix", words, best.step.time_s))
+            now = {axis: getattr(best.layout, axis) for axis in asked}
+            words = [f"{axis}={v}" for axis, v in now.items() if question.fix.get(axis) != v]
+            found.append(Change("fix", ",".join(words), best.step.time_s))
     return found
 
 

@@ -37,3 +37,8 @@ def bare_answer(space: Space, tables: Tables | None = None) -> dict[str, int] | 
     """What the solver's model says by itself: no warm start, floors, cuts or second round."""
     program = build(space, tables or tables_of(space))
     return solve(program.model, program.degrees, Budget(), 30.0).chosen
+
+
+def few_layouts(question: Question) -> bool:
+    """Whether trying everything takes well under a second."""
+    return space_of(question).candidates <= 400

@@ -21,9 +21,9 @@ from layoutopt.optimizer.survey import KIND, TIE, VARIANT, Survey
 from layoutopt.optimizer.tables import tables_of
 from layoutopt.optimizer.wall import Clock
 from tests.builders import questions, small_cluster, small_question
-from tests.optimizer.solving import FULL
+from tests.optimizer.solving import FULL, few_layouts
 
-EXAMPLES = 150 if FULL else 15
+EXAMPLES = 150 if FULL else 20
 
 
 def survey_of(question: Question) -> Survey:
@@ -63,7 +63,7 @@ def plan_of(listed: list[Estimate]) -> Estimate | None:
 
 
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, phases=[Phase.generate])
-@given(questions())
+@given(questions().filter(few_layouts))
 def test_a_survey_lists_what_trying_everything_lists(question: Question) -> None:
     listed = everything(question)
     if not listed:
