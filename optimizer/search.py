@@ -9,8 +9,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 
 from layoutopt.costmodel.results import Estimate, Run
+from layoutopt.errors import InternalError
 from layoutopt.optimizer.alternatives import alternatives, seen_of
 from layoutopt.optimizer.explain import explain
 from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
@@ -19,7 +21,10 @@ from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space, space_of
-from layoutopt.optimizer.survey import Survey
+from layoutopt.optimizer.survey import Seen, Survey
+
+RESOLUTION = 1e-6
+"""Relative difference of wall times up to which two answers are equally good."""
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -45,6 +50,7 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
         return Outcome(Status.FEASIBLE, best, report, explain=explain(question, best))
     survey, mine = Survey(space, rounds.floors, rounds.clock), seen_of(best)
     others, misfits = survey.fitting(question.top, mine), survey.faster_misfits(mine.wall_s)
+    _refute(others.layouts, mine)
     return Outcome(
         status=Status.OPTIMAL,
         plan=best,
@@ -54,6 +60,18 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     )
 
 
+def _refute(others: Sequence[Seen], mine: Seen) -> None:
+    """Raises InternalError where a pass over the next best finds one that beats the proved best.
+
+    Two independent ways to the same answer: a solver that proves too much has been seen.
+    """
+    if others and others[0].wall_s < mine.wall_s * (1 - RESOLUTION):
+        raise InternalError(
+            f"{others[0].chosen} takes {others[0].wall_s} s, less than the layout that was proved "
+            f"best, {mine.chosen} with {mine.wall_s} s"
+        )
+
+
 def _without_plan(
     space: Space, ended: Ended, best: Estimate | None, report: SearchReport
 ) -> Outcome:
@@ -61,6 +79,8 @@ def _without_plan(
     if not ended.proved:
         return Outcome(Status.UNKNOWN, None, report)
     misses = limit_misses(space.question, best) if best is not None else memory_misses(space)
+    if any(miss.over_bytes is not None and miss.over_bytes <= 0 for miss in misses):
+        raise InternalError(f"{misses[0].layout} fits, but no layout was said to")
     return Outcome(Status.INFEASIBLE, None, report, misses=misses)
 
 
