@@ -158,13 +158,9 @@ def _neighbours(job: Job, layout: Layout) -> Iterator[_Change]:
         lighter_layout = replace(layout, recompute=lighter)
         yield _Change("recompute", f"recompute {lighter}", lighter_layout)
     for axis in ("tp", "cp", "pp"):
-        degree = getattr(layout, axis)
-        if degree % 2 == 0 and layout.microbatches % 2 == 0:
-            half = replace(
-                layout,
-                **{axis: degree // 2, "dp": layout.dp * 2},
-                microbatches=layout.microbatches // 2,
-            )
+        degree, double = getattr(layout, axis), _twice_the_replicas(layout)
+        if degree % 2 == 0 and double is not None:
+            half = replace(double, **{axis: degree // 2})
             yield _Change(axis, f"{axis} {degree // 2}", _settled(job, half))
     if layout.vpp > 1:
         plain = replace(layout, vpp=1)
@@ -177,6 +173,15 @@ def _neighbours(job: Job, layout: Layout) -> Iterator[_Change]:
             layout, micro_batch=layout.micro_batch * 2, microbatches=layout.microbatches // 2
         )
         yield _Change("micro_batch", f"micro_batch {double.micro_batch}", double)
+
+
+def _twice_the_replicas(layout: Layout) -> Layout | None:
+    """With half of the microbatches, or of the micro_batch; None where neither can be halved."""
+    for axis in ("microbatches", "micro_batch"):
+        number = getattr(layout, axis)
+        if number % 2 == 0:
+            return replace(layout, dp=layout.dp * 2, **{axis: number // 2})
+    return None
 
 
 def _settled(job: Job, layout: Layout) -> Layout:
