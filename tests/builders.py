@@ -1,27 +1,32 @@
 """Small random questions, for the search and its judges.
 
 Models of a few layers on a few GPUs, with every number that divides nothing well drawn as often as
-powers of two, and with device memory between far too little and plenty.
+powers of two, and with device memory from less than the leanest layout needs to more than the
+fastest one does.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 from hypothesis import strategies as st
 
-from layoutopt.costmodel.counts import count
+from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.estimate import allocated_kib, step_seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.memory import CONTEXT_BYTES
+from layoutopt.costmodel.memory import CONTEXT_BYTES, RESERVE_PER_MILLE
 from layoutopt.costmodel.model import Model, Moe
 from layoutopt.costmodel.software import software
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.schema import Cluster, Gpu, Level, Storage
+from layoutopt.optimizer.exhaustive import every_layout
 from layoutopt.optimizer.question import Limit, Question
-from layoutopt.units import GIB
+from layoutopt.units import GIB, KIB
 
 FRAMEWORKS = ("generic", "generic", "generic", "megatron-core", "torchtitan", "deepspeed")
-_TIMES_STATE = tuple(2.0 ** (step / 6) for step in range(2, 20))
+_MEMORY = (-0.4, -0.05, -0.01, 0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0, 1.5)
+"""Memory on a scale where 0 is what the leanest layout needs and 1 what the fastest one does."""
 
 
 def small_gpu(memory_gib: float = 8.0) -> Gpu:
@@ -132,11 +137,8 @@ def questions(draw: st.DrawFn) -> Question:
     model = draw(models())
     gpus = draw(st.sampled_from((1, 2, 3, 4, 4, 5, 6, 6, 8, 8)))
     batch = gpus * draw(st.sampled_from((1, 1, 2))) // draw(st.sampled_from((1, 2, 2)))
-    # Around what fully sharded state takes (18 bytes a parameter), and up to nine times that: the
-    # least that any layout needs lies between 1 and 6 times, the fastest one's between 1 and 50.
-    state_gib = 18 * count(model).total / gpus / GIB
     cluster = small_cluster(
-        memory_gib=CONTEXT_BYTES / GIB + state_gib * draw(st.sampled_from(_TIMES_STATE)),
+        memory_gib=64.0,
         per_node=draw(st.sampled_from((2, 4, 8))),
         network_bytes_per_s=draw(st.sampled_from((3e9, 12.5e9, 50e9))),
     )
@@ -148,9 +150,30 @@ def questions(draw: st.DrawFn) -> Question:
         cluster,
         draw(st.sampled_from(FRAMEWORKS)),
     )
+    fixed = draw(st.sampled_from(("", "recompute", "zero_stage", "zero_stage", "both")))
+    fix: dict[str, int | str] = {}
+    if fixed in ("recompute", "both"):
+        fix["recompute"] = draw(st.sampled_from(("none", "selective", "full")))
+    if fixed in ("zero_stage", "both"):
+        fix["zero_stage"] = draw(st.sampled_from((0, 1, 1, 3)))
+    question = replace(question, fix=fix)
     if draw(st.integers(0, 3)) == 0:
-        axis, bound = draw(st.sampled_from((("tp", 2), ("pp", 2), ("cp", 1), ("zero_stage", 1))))
+        axis, bound = draw(st.sampled_from((("tp", 2), ("pp", 2), ("cp", 1), ("pp", 1))))
         question = replace(question, limits=(Limit(axis, "<=", bound),))
-    if draw(st.integers(0, 3)) == 0:
-        question = replace(question, fix={"recompute": draw(st.sampled_from(("none", "full")))})
+    question = _with_memory(question, draw(st.sampled_from(_MEMORY)))
     return replace(question, objective=draw(st.sampled_from(("time", "time", "cost", "energy"))))
+
+
+def _with_memory(question: Question, share: float) -> Question:
+    """The question on devices with that much memory; as it is where it has no legal layout."""
+    layouts = list(every_layout(question))
+    if not layouts:
+        return question
+    job, axes = question.job, axes_of(layouts)
+    need = allocated_kib(job, axes)
+    least, fastest = int(need.min()), int(need[step_seconds(job, axes).argmin()])
+    room = least * (1 + min(share, 0.0)) + max(share, 0.0) * (fastest - least)
+    usable = math.ceil(room * (1000 + RESERVE_PER_MILLE) / 1000) + 1
+    gpu = job.cluster.gpu.model_copy(update={"memory_bytes": CONTEXT_BYTES + usable * KIB})
+    cluster = job.cluster.model_copy(update={"gpu": gpu})
+    return replace(question, job=replace(job, cluster=cluster))
