@@ -41,8 +41,8 @@ ROWS_AT_ONCE = 50_000
 SAME = 1e-6
 """Wall times closer than this, relatively, are the same answer: the solver's resolution."""
 PEERS_LAYOUTS_PER_CPU_S = 300
-"""Calculon's own exhaustive search: 1T on 4,096 GPUs without offload takes 797 CPU-seconds.
-Source: Isaev et al. 2023, Calculon (SC23), as the project's issue on the search quotes it."""
+"""Calculon's exhaustive search (Isaev et al. 2023, SC23), about 300: 797 CPU-seconds for 1T on 4,096
+GPUs without offload. As this project's task on the search states it; not measured here."""
 
 
 class Watched(Rounds):
@@ -250,7 +250,9 @@ def main() -> None:
     parser.add_argument("--record", action="store_true", help="also write results/DATE_search.md")
     record = parser.parse_args().record
     importlib.import_module("ortools.sat.python.cp_model")
-    made = {**circumstances(COMMAND), "ortools": version("ortools")}
+    made = circumstances(COMMAND)
+    versions = {**made["versions"], "ortools": version("ortools")}
+    made["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())
     lines = [*(f"{name:<10} {value}" for name, value in made.items()), ""]
     print("\n".join(lines))
     for line in report():
