@@ -16,6 +16,7 @@ from layoutopt.costmodel.step import jitter
 from layoutopt.optimizer.program import Save
 from layoutopt.optimizer.tables import Tables
 
+_NO_TIME_S = 1e-12
 _HALVINGS = 60
 
 
@@ -38,7 +39,8 @@ class Clock:
         )
 
     def wall_s(self, step_s: float, save: Save) -> float:
-        """Wall time of the run."""
+        """Wall time of the run. A bound that is no time at all counts as the least there is."""
+        step_s = max(step_s, _NO_TIME_S)
         return float(run_wall_s(self.job, step_s, save[0], save[1], self.size))
 
     def save_of(self, chosen: dict[str, int]) -> Save:
