@@ -41,8 +41,8 @@ ROWS_AT_ONCE = 50_000
 SAME = 1e-6
 """Wall times closer than this, relatively, are the same answer: the solver's resolution."""
 PEERS_LAYOUTS_PER_CPU_S = 300
-"""Calculon's exhaustive search (Isaev et al. 2023, SC23), about 300: 797 CPU-seconds for 1T on 4,096
-GPUs without offload. As this project's task on the search states it; not measured here."""
+"""Calculon's exhaustive search (Isaev et al. 2023, SC23): 797 CPU-seconds for 1T on 4,096 GPUs
+without offload. As this project's task on the search states it; not measured here."""
 
 
 class Watched(Rounds):
