@@ -147,7 +147,9 @@ class Rounds:
         """Nothing else is within the cut-offs: the best that is known is the best there is."""
         if not self.known:
             return Ended(None, True, None)
-        return Ended(self._pick(), True, self._bound_s())
+        best = self._pick()
+        # Where wall times are astronomical their floats are coarse: never above the answer itself.
+        return Ended(best, True, min(self._bound_s(), best.estimate.run.wall_time_s))
 
     def _bound_s(self) -> float:
         """No integer step of any layout makes a shorter run; its rounding is taken off.

@@ -25,6 +25,15 @@ from layoutopt.optimizer.question import Limit, Question
 from layoutopt.units import GIB, KIB
 
 FRAMEWORKS = ("generic", "generic", "generic", "megatron-core", "torchtitan", "deepspeed")
+_LIMITS = (
+    Limit("tp", ">=", 2),
+    Limit("tp", "<=", 2),
+    Limit("cp", "<", 2),
+    Limit("pp", ">", 1),
+    Limit("dp", "<=", 2),
+    Limit("micro_batch", "!=", 1),
+    Limit("microbatches", "==", 2),
+)
 _MEMORY = (-0.4, -0.05, -0.01, 0.0, 0.05, 0.2, 0.4, 0.6, 0.8, 0.95, 1.0, 1.5)
 """Memory on a scale where 0 is what the leanest layout needs and 1 what the fastest one does."""
 
@@ -157,9 +166,8 @@ def questions(draw: st.DrawFn) -> Question:
     if fixed in ("zero_stage", "both"):
         fix["zero_stage"] = draw(st.sampled_from((0, 1, 1, 3)))
     question = replace(question, fix=fix)
-    if draw(st.integers(0, 3)) == 0:
-        axis, bound = draw(st.sampled_from((("tp", 2), ("pp", 2), ("cp", 1), ("pp", 1))))
-        question = replace(question, limits=(Limit(axis, "<=", bound),))
+    if draw(st.integers(0, 2)) == 0:
+        question = replace(question, limits=(draw(st.sampled_from(_LIMITS)),))
     question = _with_memory(question, draw(st.sampled_from(_MEMORY)))
     return replace(question, objective=draw(st.sampled_from(("time", "time", "cost", "energy"))))
 
