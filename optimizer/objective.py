@@ -88,15 +88,16 @@ def repeated_sharding(degrees: Degrees, tables: Tables, columns: Columns, group:
 
 def _times_m(degrees: Degrees, tables: Tables, columns: Columns, group: Group, way: str) -> IntVar:
     """M times a layer's exposed traffic: one product for each value of M."""
-    model, fine = degrees.model, tables.fine
-    wire = columns("shard", f"fine_{way}_wire")
-    least = columns("shard", f"fine_{way}_wire_least")
-    most = columns.largest("shard", f"fine_{way}_wire") * max(tables.rounds) / fine
+    model = degrees.model
+    most = columns.largest("shard", f"fine_{way}_wire") * max(tables.rounds) / tables.fine
     shown = degrees.cost(0, int(most) + 1, f"m.{way}.shown")
     window = columns.window(f"m_{way}")
     codes = tables.ends.columns["rounds"]
     for code, rounds in enumerate(tables.rounds):
         literal = group.ends.any_of((codes == code).nonzero()[0].tolist(), f"M={rounds}")
+        prefix, fine = tables.resolution(rounds)
+        wire = columns("shard", f"{prefix}{way}_wire")
+        least = columns("shard", f"{prefix}{way}_wire_least")
         scale = fine * rounds.denominator
         model.add(scale * shown >= rounds.numerator * least).only_enforce_if(literal)
         model.add(scale * (shown + window) >= rounds.numerator * wire).only_enforce_if(literal)

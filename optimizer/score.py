@@ -40,9 +40,10 @@ def _repeated(tables: Tables, layer: Entries, ends: Entries, shard: Entries) -> 
     for way in ("forward", "backward"):
         wire, least = shard[f"{way}_wire"], shard[f"{way}_wire_least"]
         plain += max(0, least, wire - layer[way])
-        scale = tables.fine * rounds.denominator
-        fine_least = rounds.numerator * shard[f"fine_{way}_wire_least"]
-        fine_wire = rounds.numerator * shard[f"fine_{way}_wire"]
+        prefix, fine = tables.resolution(rounds)
+        scale = fine * rounds.denominator
+        fine_least = rounds.numerator * shard[f"{prefix}{way}_wire_least"]
+        fine_wire = rounds.numerator * shard[f"{prefix}{way}_wire"]
         times_m += max(0, -(-fine_least // scale), -(-fine_wire // scale) - layer[f"m_{way}"])
     return plain, times_m
 

@@ -89,6 +89,13 @@ class Tables:
     links: tuple[tuple[int, ...], ...]
     """pp values that share a stage boundary's link; one pair of message columns each."""
 
+    def resolution(self, rounds: Fraction) -> tuple[str, int]:
+        """Prefix of the traffic columns to multiply with M = ``rounds``, and their quanta's parts.
+
+        Up to M = 1 plain quanta are exact enough, and the fine ones would pass 64 bits.
+        """
+        return ("fine_", self.fine) if rounds > 1 else ("", 1)
+
     def seconds(self, quanta: float) -> float:
         """Quanta as seconds, before jitter and the step's fixed cost."""
         return quanta * self.quantum_s
