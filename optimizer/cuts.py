@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
-from layoutopt.optimizer.floors import Floors
+from layoutopt.optimizer.floors import Floors, least_by
 from layoutopt.optimizer.tables import Table, Tables
 
 
@@ -46,13 +46,11 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
 
 def _reachable(table: Table, shape: Table, axes: tuple[str, ...], above: Ints, most: int) -> Flags:
     """Rows that, with the lowest floor of the shapes that share their ``axes``, stay within."""
-    lowest: dict[tuple[int, ...], int] = {}
-    for key, floor in zip(_keys(shape, axes), shape.columns["step"].tolist(), strict=True):
-        lowest[key] = min(floor, lowest.get(key, floor))
-    floors = np.array([lowest.get(key, most + 1) for key in _keys(table, axes)], dtype=np.int64)
-    within: Flags = floors + above <= most
+    floors = least_by(_keys(shape, axes), shape.columns["step"], _keys(table, axes))
+    # Subtracted, not added: a row whose shapes are all gone has a floor near the largest integer.
+    within: Flags = floors <= most - above
     return within
 
 
-def _keys(table: Table, axes: tuple[str, ...]) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in np.stack([table.axis(axis) for axis in axes], -1).tolist()]
+def _keys(table: Table, axes: tuple[str, ...]) -> Ints:
+    return np.stack([table.axis(axis) for axis in axes], axis=-1)

@@ -18,7 +18,8 @@ from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import STAGES, Table, Tables, held_layers, stage_shapes
 
 AXES = ("tp", "cp", "pp", "micro_batch")
-_HUGE = 2**62
+HUGE = 2**62
+"""More than any entry; no shape is left with it, since every shape has rows in every table."""
 
 
 @dataclass(frozen=True)
@@ -63,28 +64,40 @@ def _shapes(space: Space) -> tuple[Ints, Ints]:
     return table[:, :4], table[:, 4]
 
 
-def _keys(rows: Ints) -> list[tuple[int, ...]]:
-    return [tuple(row) for row in rows.tolist()]
+def least_by(keys: Ints, values: Ints, wanted: Ints) -> Ints:
+    """For each row of ``wanted`` the least of ``values`` whose row of ``keys`` equals it.
+
+    A very large number where there is none.
+    """
+    code, size = np.zeros(len(keys) + len(wanted), dtype=np.int64), 1
+    for column in np.concatenate([keys, wanted]).T:
+        domain, place = np.unique(column, return_inverse=True)
+        code, size = code * len(domain) + place, size * len(domain)
+    least = np.full(size, HUGE)
+    np.minimum.at(least, code[: len(keys)], values)
+    found: Ints = least[code[len(keys) :]]
+    return found
+
+
+_SHAPE_OF_LAYER = ("tp", "cp", "micro_batch")
+
+
+def _layer_keys(table: Table) -> Ints:
+    return np.stack([table.axis(axis) for axis in _SHAPE_OF_LAYER], axis=-1)
 
 
 def _least_layer(tables: Tables, rows: Ints) -> dict[str, Ints]:
     """Least entries of the layer table with a shape's (tp, cp, micro_batch), column by column."""
-    layer = tables.layer
-    keys = _keys(np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch")], axis=-1))
-    wanted = _keys(rows[:, [0, 1, 3]])
-    least = {}
-    for name in ("total", "m_total", "saved", "working"):
-        found: dict[tuple[int, ...], int] = {}
-        for key, value in zip(keys, layer.columns[name].tolist(), strict=True):
-            found[key] = min(value, found.get(key, _HUGE))
-        least[name] = ints([found[key] for key in wanted])
-    return least
+    keys, wanted = _layer_keys(tables.layer), rows[:, [0, 1, 3]]
+    return {
+        name: least_by(keys, tables.layer.columns[name], wanted) for name in ("total", "m_total")
+    }
 
 
 def _ends(tables: Tables, rows: Ints) -> dict[str, Ints]:
-    places = {key: place for place, key in enumerate(_keys(tables.ends.rows))}
-    chosen = ints([places[key] for key in _keys(rows[:, [0, 1, 3]])])
-    return {name: column[chosen] for name, column in tables.ends.columns.items()}
+    """The ends table's row of each shape."""
+    place = least_by(tables.ends.rows, np.arange(len(tables.ends)), rows[:, [0, 1, 3]])
+    return {name: column[place] for name, column in tables.ends.columns.items()}
 
 
 def _pipeline(
@@ -95,7 +108,7 @@ def _pipeline(
     ends, layers = _ends(tables, rows), space.job.model.layers
     host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
     link_of = {pp: code for code, pps in enumerate(tables.links) for pp in pps}
-    best = np.full(len(rows), _HUGE)
+    best = np.full(len(rows), HUGE)
     for pp, vpp in space.chunks:
         here = rows[:, 2] == pp
         if vpp > 1:
@@ -113,7 +126,7 @@ def _pipeline(
                 work = work + (vpp * pp * entry[f"m_{name}"] if stands else entry[name])
             slowest = np.maximum(slowest, -(-(work + always) // vpp))
         best[here] = np.minimum(best[here], slowest)
-    return np.where(best == _HUGE, 0, best)
+    return np.where(best == HUGE, 0, best)
 
 
 def _legal(space: Space, pp: int, vpp: int) -> Ints:
@@ -131,22 +144,18 @@ def _once(space: Space, tables: Tables, rows: Ints) -> tuple[Ints, Ints]:
     layers = space.job.model.layers // tables.shard.axis("pp")
     value = columns["once"] + columns["reduce_least"] + columns["gather_least"]
     value = value + layers * np.maximum(repeated, 0)
-    pairs = _keys(tables.shard.rows[:, :2])
-    least: dict[tuple[int, ...], int] = {}
-    for pair, entry in zip(pairs, value.tolist(), strict=True):
-        least[pair] = min(entry, least.get(pair, _HUGE))
-    above: Ints = value - ints([least[pair] for pair in pairs])
-    return ints([least[pair] for pair in _keys(rows[:, [0, 2]])]), above
+    pairs = tables.shard.rows[:, :2]
+    above: Ints = value - least_by(pairs, value, pairs)
+    return least_by(pairs, value, rows[:, [0, 2]]), above
 
 
 def _layer_above(space: Space, tables: Tables) -> Ints:
     """A slower layer costs at least its difference times the layers of even the shortest stage."""
     layers = space.job.model.layers
     times = min(pp * (layers // pp) for pp in space.values["pp"])
-    # The third place is a shape's pp, which the least layer does not depend on.
-    rows = np.stack([tables.layer.axis(a) for a in ("tp", "cp", "tp", "micro_batch")], axis=-1)
-    least = _least_layer(tables, rows)["m_total"]
-    return times * (tables.layer.columns["m_total"] - least)
+    keys, value = _layer_keys(tables.layer), tables.layer.columns["m_total"]
+    above: Ints = times * (value - least_by(keys, value, keys))
+    return above
 
 
 def _too_full(
@@ -175,7 +184,7 @@ def _over(held: Ints, saved: Ints, working: Ints, state: Ints, largest: int) -> 
 
 def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:
     """Layers in flight on each of STAGES with the most frugal number of chunks."""
-    least = np.full((len(rows), len(STAGES)), _HUGE)
+    least = np.full((len(rows), len(STAGES)), HUGE)
     for pp, vpp in space.chunks:
         here = rows[:, 2] == pp
         if vpp > 1:
@@ -184,19 +193,18 @@ def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:
             least[here] = np.minimum(
                 least[here], held_layers(space.job, pp, vpp, microbatches[here])
             )
-    return np.where(least == _HUGE, 0, least)
+    return np.where(least == HUGE, 0, least)
 
 
 def _least_state(tables: Tables, rows: Ints, zero_stage: int | None) -> Ints:
     """Least model state of each shape's (tp, pp) on each of STAGES, over ZeRO stages and ep."""
     shard = tables.shard
-    states = np.stack([shard.columns[f"state_{name}"] for name in STAGES], axis=-1)
-    least: dict[tuple[int, ...], Ints] = {}
-    z = shard.axis("zero_stage")
-    for place, pair in enumerate(_keys(shard.rows[:, :2])):
-        if zero_stage is None or z[place] == zero_stage:
-            least[pair] = np.minimum(states[place], least.get(pair, states[place]))
-    return np.stack([least[pair] for pair in _keys(rows[:, [0, 2]])])
+    keep = np.ones(len(shard), dtype=bool)
+    if zero_stage is not None:
+        keep = shard.axis("zero_stage") == zero_stage
+    pairs, wanted = shard.rows[keep, :2], rows[:, [0, 2]]
+    columns = (shard.columns[f"state_{name}"][keep] for name in STAGES)
+    return np.stack([least_by(pairs, column, wanted) for column in columns], axis=-1)
 
 
 def _least_saved(tables: Tables, rows: Ints, recompute: int | None) -> tuple[Ints, Ints]:
@@ -204,11 +212,6 @@ def _least_saved(tables: Tables, rows: Ints, recompute: int | None) -> tuple[Int
     table = tables.layer
     if recompute is not None:
         table = table.keep(table.axis("recompute") == recompute)
-    keys = _keys(np.stack([table.axis(axis) for axis in ("tp", "cp", "micro_batch")], axis=-1))
-    found = []
-    for name in ("saved", "working"):
-        least: dict[tuple[int, ...], int] = {}
-        for key, value in zip(keys, table.columns[name].tolist(), strict=True):
-            least[key] = min(value, least.get(key, _HUGE))
-        found.append(ints([least.get(key, _HUGE // 2**12) for key in _keys(rows[:, [0, 1, 3]])]))
-    return found[0], found[1]
+    keys, wanted = _layer_keys(table), rows[:, [0, 1, 3]]
+    saved, working = (least_by(keys, table.columns[name], wanted) for name in ("saved", "working"))
+    return saved, working
