@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 
 from ortools.sat.python.cp_model import FEASIBLE, OPTIMAL, CpModel, CpSolver
@@ -13,9 +12,6 @@ from layoutopt.optimizer.solver import solve
 from layoutopt.optimizer.space import Space, space_of
 from layoutopt.optimizer.tables import Tables, tables_of
 from layoutopt.optimizer.variables import Degrees
-
-FULL = bool(os.environ.get("LAYOUTOPT_FULL_TESTS"))
-"""Set by scripts/check --full: the full counts of the long random tests."""
 
 Rule = Callable[[Degrees, Space], object]
 

@@ -21,7 +21,8 @@ from layoutopt.optimizer.survey import KIND, TIE, VARIANT, Survey
 from layoutopt.optimizer.tables import tables_of
 from layoutopt.optimizer.wall import Clock
 from tests.builders import questions, small_cluster, small_question
-from tests.optimizer.solving import FULL, few_layouts
+from tests.conftest import FULL
+from tests.optimizer.solving import few_layouts
 
 EXAMPLES = 150 if FULL else 20
 

@@ -22,8 +22,9 @@ from layoutopt.optimizer.space import layout_of, space_of
 from layoutopt.optimizer.ways import fastest, leanest, something_fits
 from layoutopt.units import DAY, GIB, parse_count, parse_seconds
 from tests.builders import questions, small_cluster, small_model, small_question
+from tests.conftest import FULL
 from tests.optimizer.large import question as large_question
-from tests.optimizer.solving import FULL, few_layouts
+from tests.optimizer.solving import few_layouts
 
 EXAMPLES = 150 if FULL else 20
 TIGHT_GIB = 1.75

@@ -17,7 +17,7 @@ from layoutopt.optimizer.search import objective_of, search
 from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.verify import broken
 from tests.builders import questions
-from tests.optimizer.solving import FULL
+from tests.conftest import FULL
 
 EXAMPLES = 320 if FULL else 60
 RESOLUTION = 1e-6

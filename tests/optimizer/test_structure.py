@@ -13,8 +13,8 @@ from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.search import search
 from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.tables import tables_of
+from tests.conftest import FULL
 from tests.optimizer.large import LARGE, large
-from tests.optimizer.solving import FULL
 
 
 @pytest.mark.parametrize("name", LARGE)
