@@ -157,12 +157,15 @@ class Rounds:
         With a save so slow that only an impossible step could make up for it, the lowest floor
         counts instead.
         """
-        slack = self.tables.delta + 1
-        floor = int(self.floors.shape.columns["step"].min())
+        slack, floor = self.tables.delta + 1, self._floor()
         return min(
             self.clock.wall_s(self.clock.step_s(max(quanta, floor) - slack), save)
             for save, quanta in self._quanta().items()
         )
+
+    def _floor(self) -> int:
+        """No layout's step has fewer quanta."""
+        return int(self.floors.shape.columns["step"].min())
 
     def _first_in_order(self, program: Program) -> None:
         """More ties than are worth pricing: only the first in the order of AXES is kept."""
@@ -177,7 +180,8 @@ class Rounds:
         best = self._pick() if self.known else None
         if solved.bound is None:
             return Ended(best, False, None)
-        quanta = max(solved.bound - self.tables.delta, 0)
+        # The solver may not have got as far as the floors that its model starts from.
+        quanta = max(solved.bound, self._floor()) - self.tables.delta - 1
         left = min(self.clock.wall_s(self.clock.step_s(quanta), save) for save in self.saves)
         return Ended(best, False, min(left, self._bound_s()) if self.known else left)
 
