@@ -66,17 +66,12 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
     chunks = np.where(axes.pp > 1, axes.vpp, 1)
     fixed = chunks * message + job.software.microbatch_overhead_s
     layer_total = layer.total + repeated
-    stage = (
-        stages.layers * layer_total[..., None]
-        + np.where(stages.first, ends.embedding[..., None], 0.0)
-        + np.where(stages.last, ends.head[..., None], 0.0)
-    )
+    stage = _stage_seconds(stages, layer_total, ends)
     worst = np.argmax(stage, axis=-1)
     slowest = np.max(stage, axis=-1) + fixed
     everything = job.model.layers * layer_total + ends.embedding + ends.head + axes.pp * fixed
-    no_wait = axes.microbatches * slowest
     piped = pipeline_seconds(slowest, everything, axes.pp, axes.vpp, axes.microbatches)
-    bubble = (piped - no_wait) * bubble_scale(axes.schedule)
+    bubble = (piped - axes.microbatches * slowest) * bubble_scale(axes.schedule)
 
     def at_worst(values: Ints | Flags) -> Array:
         rows = np.broadcast_to(values, stage.shape)
@@ -110,6 +105,16 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
 class _Ends:
     embedding: Array
     head: Array
+
+
+def _stage_seconds(stages: Stages, layer: Array, ends: _Ends) -> Array:
+    """One microbatch on each listed stage, shape (layouts, stages): its layers and its ends."""
+    seconds: Array = (
+        stages.layers * layer[..., None]
+        + np.where(stages.first, ends.embedding[..., None], 0.0)
+        + np.where(stages.last, ends.head[..., None], 0.0)
+    )
+    return seconds
 
 
 def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
