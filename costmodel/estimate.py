@@ -10,7 +10,6 @@ from layoutopt.costmodel.axes import FULL, SELECTIVE, Axes, Ints, axes_of
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
 from layoutopt.costmodel.counts import (
     attention_flops_per_token_forward,
-    count,
     flops_6nd_per_token,
     matmul_flops_per_token_forward,
     model_flops_per_token,
@@ -155,8 +154,3 @@ def _moment(layout: Layout, stage: int, logits: int) -> str:
         warm = 2 * (layout.pp - stage - 1) + (layout.vpp - 1) * layout.pp + 1
         held, unit = min(warm, layout.microbatches * layout.vpp), " chunks"
     return f"backward of microbatch 1, {held}{unit} in flight"
-
-
-def active_parameters(job: Job) -> int:
-    """Parameters that a token meets."""
-    return count(job.model).active

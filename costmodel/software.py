@@ -38,8 +38,6 @@ class Software(Frozen):
     fused_activation: bool = True
     """The gated activation is one kernel, and keeps no copy of its gate."""
     attention_kernel: Literal["flash3", "flash2", "flash1", "fused_softmax", "unfused"] = "flash2"
-    vocab_multiple: int = 1
-    """The vocabulary is padded to this many times tp."""
     default_zero_stage: int = 1
     default_recompute: Literal["none", "selective", "full"] = "none"
     default_sequence_parallel: bool = True
