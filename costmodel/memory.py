@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import terms
+from layoutopt.costmodel import sharding, terms
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.compute import dense_share
 from layoutopt.costmodel.job import Job
@@ -90,11 +90,11 @@ def state_kib(
     """
     software, z = job.software, np.asarray(zero_stage)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    dense = terms.stage_parameters(job, tp, layers, first, last)
+    dense = sharding.stage_parameters(job, tp, layers, first, last)
     experts: Array = np.zeros(1)
     replicas: Ints = np.ones(1, dtype=np.int64)
     if job.model.moe is not None:
-        experts = terms.expert_parameters(job, layers, np.asarray(ep), etp)
+        experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
         replicas = np.maximum(1, job.gpus // (np.asarray(pp) * ep * np.asarray(etp)))
 
     def held(bytes_each: int, from_stage: int) -> Ints:
@@ -131,10 +131,10 @@ def _sharding_buffers(
     """
     one = np.minimum(layers, 1)
     no = np.asarray(False)
-    layer = terms.stage_parameters(job, tp, one, no, no)
+    layer = sharding.stage_parameters(job, tp, one, no, no)
     if job.model.moe is not None:
-        layer = layer + terms.expert_parameters(job, one, np.asarray(ep), etp)
-    ends = terms.stage_parameters(job, tp, 0, first, last)
+        layer = layer + sharding.expert_parameters(job, one, np.asarray(ep), etp)
+    ends = sharding.stage_parameters(job, tp, 0, first, last)
     in_hand = np.where(reshard, np.minimum(layers, 2), layers)
     gathered = 2.0 * (in_hand * layer + ends)
     reducing = job.software.gradient_bytes * np.maximum(layer, ends)

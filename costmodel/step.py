@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import terms
+from layoutopt.costmodel import sharding, terms
 from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
@@ -119,7 +119,7 @@ def _stage_seconds(stages: Stages, layer: Array, ends: _Ends) -> Array:
 
 def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
     """Exposed ZeRO-2/3 traffic of one layer and microbatch."""
-    wire = terms.gather_seconds(
+    wire = sharding.gather_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -144,7 +144,7 @@ def _once_a_step(
     forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
     first_layers = stages.layers[..., 0]
-    sync = terms.sync_seconds(
+    sync = sharding.sync_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -159,8 +159,8 @@ def _once_a_step(
     passes = first_layers * overlap_window(axes.pp, axes.vpp)
     seconds = exposed(sync.reduce, passes * layer.backward, software.overlap_grad_reduce)
     seconds = seconds + exposed(sync.gather, passes * layer.forward, software.overlap_param_gather)
-    seconds = seconds + terms.tied_embedding_seconds(job, axes.tp, axes.pp)
-    optimizer = terms.optimizer_seconds(
+    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp)
+    optimizer = sharding.optimizer_seconds(
         job,
         axes.tp,
         axes.pp,

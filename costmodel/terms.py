@@ -1,10 +1,8 @@
 """The step's terms, each a function of the axes that it depends on and of no others.
 
 The search builds one table per term from these functions; `step.py` adds the same terms up for
-given layouts. Seconds are per GPU. Arrays broadcast against one another.
-
-With G GPUs, dp * cp = G / (tp * pp), so whatever depends on the data-parallel group depends on
-(tp, pp) alone.
+given layouts. Seconds are per GPU. Arrays broadcast against one another. What data parallelism
+adds stands in `sharding.py`.
 """
 
 from __future__ import annotations
@@ -16,10 +14,8 @@ import numpy as np
 from layoutopt.costmodel import collectives, compute
 from layoutopt.costmodel.axes import FULL, Array, Flags, Ints
 from layoutopt.costmodel.compute import Seconds
-from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import Machine, machine
-from layoutopt.costmodel.model import Model
 
 
 @dataclass(frozen=True)
@@ -220,178 +216,3 @@ def message_seconds(
     size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
     return np.where(np.asarray(pp) > 1, both, 0.0)
-
-
-def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
-    """Parameters of a stage on one GPU that data parallelism replicates; experts left out.
-
-    tp divides all of a layer but its norms, its router and the down-projections of MLA, of which
-    every rank holds a copy (Megatron Core's duplicated linear layers).
-    """
-    counts, model = count(job.model), job.model
-    moe_share = counts.moe_layers / counts.layers
-    base = (1 - moe_share) * counts.dense_layer_params
-    base += moe_share * counts.moe_layer_base_params
-    copied = counts.norm_params + moe_share * counts.router_params + _latent_parameters(model)
-    per_layer = (base - copied) / tp + copied
-    ends = np.where(first, counts.embedding_params / tp, 0.0)
-    head = counts.head_params or model.vocab * model.hidden
-    held_already = np.asarray(first) & model.tied_embeddings
-    ends = ends + np.where(np.asarray(last) & ~held_already, head / tp, 0.0)
-    return layers * per_layer + ends + np.where(last, counts.final_norm_params, 0)
-
-
-def _latent_parameters(model: Model) -> int:
-    """Down-projections of one layer's multi-head latent attention (DeepSeek-V2, section 2.1)."""
-    mla = model.mla
-    if mla is None:
-        return 0
-    return model.hidden * ((mla.q_lora_rank or 0) + mla.kv_lora_rank + mla.qk_rope_head_dim)
-
-
-def expert_parameters(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
-    """Routed experts' parameters of ``layers`` average layers on one GPU."""
-    counts = count(job.model)
-    held: Array = layers * counts.expert_total / counts.layers / (ep * np.asarray(etp))
-    return held
-
-
-@dataclass(frozen=True)
-class Gathers:
-    """Traffic of ZeRO-2/3 for one average layer and one microbatch, seconds on the wire."""
-
-    forward: Array
-    backward: Array
-
-
-def gather_seconds(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    *,
-    shard: Ints | None = None,
-    reshard: Flags | bool = True,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-) -> Gathers:
-    """Weight gathers and gradient scatters that repeat for every layer and microbatch.
-
-    Axes (tp, pp, zero_stage), for experts ep too. ZeRO-3 gathers a layer's 16-bit weights before
-    the forward and, where they were re-sharded, before the backward pass, and scatters gradients
-    after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
-    """
-    rates = machine(job)
-    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    ranks = collectives.group(rates.levels, size, tp)
-    parameters = stage_parameters(job, tp, 1.0, np.asarray(False), np.asarray(False))
-    gather = collectives.all_gather(ranks, 2.0 * parameters)
-    scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
-    if job.model.moe is not None:
-        replicas = _expert_replicas(job, rates, pp, ep, etp)
-        experts = expert_parameters(job, 1.0, np.asarray(ep), etp)
-        gather = gather + collectives.all_gather(replicas, 2.0 * experts)
-        scatter = scatter + collectives.reduce_scatter(
-            replicas, job.software.gradient_bytes * experts
-        )
-    z = np.asarray(zero_stage)
-    forward = np.where(z == 3, gather, 0.0)
-    backward = np.where((z == 3) & np.asarray(reshard), gather, 0.0) + np.where(
-        z >= 2, scatter, 0.0
-    )
-    return Gathers(forward, backward)
-
-
-def _expert_replicas(
-    job: Job, rates: Machine, pp: Ints, ep: Ints | int, etp: Ints | int
-) -> collectives.Group:
-    """Ranks that hold the same experts: gpus / (ep * etp * pp), that many experts' ranks apart."""
-    width = np.asarray(ep * np.asarray(etp), dtype=np.int64)
-    return collectives.group(rates.levels, np.maximum(1, job.gpus // (pp * width)), width)
-
-
-@dataclass(frozen=True)
-class Sync:
-    """Data-parallel traffic once a step, seconds on the wire."""
-
-    reduce: Array
-    gather: Array
-
-
-def sync_seconds(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    *,
-    shard: Ints | None = None,
-    group: Ints | None = None,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-) -> Sync:
-    """Gradient reduction and weight gather of the first stage, once a step.
-
-    Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
-    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here (A15). Where
-    the shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
-    Expert weights reduce over their own group.
-    """
-    rates, software = machine(job), job.software
-    z, pp = np.asarray(zero_stage), np.asarray(pp)
-    size = job.gpus // (np.asarray(tp) * pp) if group is None else group
-    ranks = collectives.group(rates.levels, size, tp)
-    sharded = ranks if shard is None else collectives.group(rates.levels, shard, tp)
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
-    layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
-    once = np.where(z >= 2, dense - layers, dense)
-    pieces = collectives.buckets(once, sharded)
-    reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
-    all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
-    gather = collectives.all_gather(sharded, 2.0 * once, pieces)
-    if shard is not None:
-        replicas = collectives.group(rates.levels, size // shard, np.asarray(tp) * shard)
-        across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
-        reduce = reduce + across
-    total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
-    if job.model.moe is not None:
-        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        replicas = _expert_replicas(job, rates, pp, ep, etp)
-        scatter = collectives.reduce_scatter(replicas, software.gradient_bytes * experts)
-        total_reduce = total_reduce + scatter * np.select([z == 0, z == 1], [2, 1], 0)
-        gathered = collectives.all_gather(replicas, 2.0 * experts)
-        total_gather = total_gather + np.where(z == 1, gathered, 0.0)
-    return Sync(total_reduce, total_gather)
-
-
-def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints) -> Array:
-    """Sum of the shared table's gradient between first and last stage: axes (tp, pp)."""
-    if not job.model.tied_embeddings:
-        return np.zeros(np.broadcast(tp, pp).shape)
-    rates = machine(job)
-    link = collectives.farthest(rates.levels, job.gpus)
-    size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
-    return np.where(np.asarray(pp) > 1, collectives.all_reduce(link, size), 0.0)
-
-
-def optimizer_seconds(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    *,
-    shard: Ints | None = None,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-) -> Array:
-    """Optimizer step of the first stage: axes (tp, pp, zero_stage)."""
-    z, pp = np.asarray(zero_stage), np.asarray(pp)
-    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
-    held = dense / np.where(z >= 1, size, 1)
-    if job.model.moe is not None:
-        replicas = np.maximum(1, job.gpus // (pp * ep * np.asarray(etp)))
-        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        held = held + experts / np.where(z >= 1, replicas, 1)
-    return compute.optimizer_seconds(job, machine(job), held)

@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from layoutopt.costmodel import memory, terms
+from layoutopt.costmodel import memory, sharding, terms
 from layoutopt.costmodel.axes import Array, Flags, Ints, ints
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
@@ -223,16 +223,16 @@ class _Builder:
         job, software = self.job, self.job.software
         tp, pp, z, ep = self.shard_rows.T
         layers = even_classes(job.model.layers, pp).layers[..., 0]
-        sync = terms.sync_seconds(job, tp, pp, z, layers, ep=ep)
-        wire = terms.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp), ep=ep)
-        optimizer = terms.optimizer_seconds(job, tp, pp, z, layers, ep=ep)
+        sync = sharding.sync_seconds(job, tp, pp, z, layers, ep=ep)
+        wire = sharding.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp), ep=ep)
+        optimizer = sharding.optimizer_seconds(job, tp, pp, z, layers, ep=ep)
         return _filled(
             {
                 "reduce": sync.reduce,
                 "reduce_least": (1 - software.overlap_grad_reduce) * sync.reduce,
                 "gather": sync.gather,
                 "gather_least": (1 - software.overlap_param_gather) * sync.gather,
-                "once": optimizer + terms.tied_embedding_seconds(job, tp, pp),
+                "once": optimizer + sharding.tied_embedding_seconds(job, tp, pp),
                 "forward_wire": wire.forward,
                 "forward_wire_least": (1 - software.overlap_fsdp) * wire.forward,
                 "backward_wire": wire.backward,

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.costmodel import terms
+from layoutopt.costmodel import sharding, terms
 from layoutopt.costmodel.axes import axes_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
@@ -109,7 +109,7 @@ def test_a_heavy_loss_head_makes_the_last_stage_the_slowest() -> None:
 def test_zero_3_gathers_for_every_layer_and_microbatch() -> None:
     """Nothing overlaps: 12 layers x m times the gathers, and the ends once a step."""
     asked = job()
-    wire = terms.gather_seconds(asked, one(1), one(1), one(3))
+    wire = sharding.gather_seconds(asked, one(1), one(1), one(3))
     each = 12 * float(wire.forward[0] + wire.backward[0])
     two, eight = (
         parts(asked, Layout(dp=64, zero_stage=3, microbatches=m))["dp_comm"] for m in (2, 8)
@@ -121,7 +121,7 @@ def test_zero_3_gathers_for_every_layer_and_microbatch() -> None:
 
 def test_without_resharding_the_second_gather_goes() -> None:
     asked = job()
-    gather = float(terms.gather_seconds(asked, one(1), one(1), one(3)).forward[0])
+    gather = float(sharding.gather_seconds(asked, one(1), one(1), one(3)).forward[0])
     layout = Layout(dp=64, zero_stage=3, microbatches=2)
     kept = parts(asked, replace(layout, reshard=False))["dp_comm"]
     assert parts(asked, layout)["dp_comm"] - kept == pytest.approx(2 * 12 * gather)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layoutopt.costmodel import compute, terms
+from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, Flags, ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
@@ -191,7 +191,7 @@ def test_a_pipeline_inside_one_server_uses_its_links() -> None:
 
 def parameters(asked: Job, tp: int, layers: int, first: Flags, last: Flags) -> float:
     """stage_parameters of one layout."""
-    return float(terms.stage_parameters(asked, one(tp), one(layers), first, last)[0])
+    return float(sharding.stage_parameters(asked, one(tp), one(layers), first, last)[0])
 
 
 def test_parameters_of_stages_by_hand() -> None:
@@ -214,10 +214,10 @@ def test_experts_are_counted_apart_and_routers_copied() -> None:
     """Attention 12,288 over tp, norms 128 and a router of 512 on every rank; 8 experts over 4."""
     asked = job(EXPERTS)
     assert parameters(asked, 4, 2, NO, NO) == 2 * (12_288 / 4 + 128 + 512)
-    held = terms.expert_parameters(asked, one(2), one(4), 1)
+    held = sharding.expert_parameters(asked, one(2), one(4), 1)
     assert held[0] == 2 * 8 * 24_576 / 4
-    assert terms.expert_parameters(asked, one(2), one(4), 2)[0] == held[0] / 2
-    whole = parameters(asked, 1, 12, YES, YES) + terms.expert_parameters(asked, 12, one(1), 1)[0]
+    assert sharding.expert_parameters(asked, one(2), one(4), 2)[0] == held[0] / 2
+    whole = parameters(asked, 1, 12, YES, YES) + sharding.expert_parameters(asked, 12, one(1), 1)[0]
     assert whole == count(EXPERTS).total
 
 
@@ -231,7 +231,7 @@ def test_down_projections_of_latent_attention_are_copied() -> None:
 
 def gathers(asked: Job, stage: int, *, reshard: bool = True) -> list[float]:
     """Forward and backward seconds of one layer on tp 8, dp 8."""
-    got = terms.gather_seconds(asked, one(8), one(1), one(stage), reshard=reshard)
+    got = sharding.gather_seconds(asked, one(8), one(1), one(stage), reshard=reshard)
     return [float(got.forward[0]), float(got.backward[0])]
 
 
@@ -247,14 +247,14 @@ def test_zero_3_gathers_twice_where_it_reshards_and_once_where_not() -> None:
 
 def test_a_shard_group_is_nearer_than_all_replicas() -> None:
     """dp 64 in shards of 8: the gather stays in the server, 7 us + 7/8 of the bytes at 100 GB/s."""
-    got = terms.gather_seconds(job(), one(1), one(1), one(3), shard=one(8))
+    got = sharding.gather_seconds(job(), one(1), one(1), one(3), shard=one(8))
     assert got.forward[0] == pytest.approx(7e-6 + 7 / 8 * 2 * (LAYER + 128) / 100e9)
 
 
 def test_zero_3_gathers_experts_over_their_own_replicas() -> None:
     """tp 8, ep 8: beside 12,288 / 8 + 640 parameters one expert of 24,576, over 8 servers."""
     each = 12_288 / 8 + 128 + 512
-    got = terms.gather_seconds(job(EXPERTS), one(8), one(1), one(3), ep=one(8))
+    got = sharding.gather_seconds(job(EXPERTS), one(8), one(1), one(3), ep=one(8))
     gather = sum(70e-6 + 7 / 8 * 2 * size / 10e9 for size in (each, 24_576))
     assert got.forward[0] == pytest.approx(gather)
     assert sync(job(EXPERTS), 3, ep=8) == pytest.approx(sync(job(), 3)), "only the ends are left"
@@ -264,7 +264,7 @@ def sync(
     asked: Job, stage: int, *, pp: int = 1, layers: int = 12, ep: int = 1, shard: int | None = None
 ) -> list[float]:
     """Reduce and gather seconds of the first stage on tp 8."""
-    got = terms.sync_seconds(
+    got = sharding.sync_seconds(
         asked,
         one(8),
         one(pp),
@@ -323,17 +323,17 @@ def test_experts_are_summed_over_their_own_replicas() -> None:
 def test_a_shared_table_is_summed_between_the_end_stages() -> None:
     """TABLE / 8 gradients of 4 bytes pass once: 20 us of latency, 32,768 bytes at 10 GB/s."""
     tied = job(SMALL.model_copy(update={"tied_embeddings": True}))
-    got = terms.tied_embedding_seconds(tied, one(8), one(2))
+    got = sharding.tied_embedding_seconds(tied, one(8), one(2))
     assert got[0] == pytest.approx(20e-6 + 4 * TABLE / 8 / 10e9)
-    assert terms.tied_embedding_seconds(tied, one(8), one(1))[0] == 0
-    assert terms.tied_embedding_seconds(job(), one(8), one(2))[0] == 0
+    assert sharding.tied_embedding_seconds(tied, one(8), one(1))[0] == 0
+    assert sharding.tied_embedding_seconds(job(), one(8), one(2))[0] == 0
 
 
 def test_the_optimizer_steps_what_a_rank_holds() -> None:
     """34 bytes a parameter at 1 TB/s; a shard of 8 from ZeRO-1 up."""
     held = 12 * (LAYER / 8 + 128) + 2 * TABLE / 8 + 64
     for stage, share in ((0, 1), (1, 8), (2, 8), (3, 8)):
-        got = terms.optimizer_seconds(job(), one(8), one(1), one(stage), one(12))
+        got = sharding.optimizer_seconds(job(), one(8), one(1), one(stage), one(12))
         assert got[0] == pytest.approx(34 * held / share / 1e12)
 
 
