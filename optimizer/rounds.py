@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from dataclasses import dataclass
 
@@ -56,8 +57,14 @@ class Ended:
 class Rounds:
     """One search: what is known so far, and the model that shrinks with it."""
 
-    def __init__(self, space: Space, budget: Budget, began: float) -> None:
-        self.space, self.budget = space, budget
+    def __init__(
+        self, space: Space, budget: Budget, began: float, most_wall_s: float = math.inf
+    ) -> None:
+        """``most_wall_s``: only runs of at most this wall time are looked for.
+
+        A proof then says that nothing but what is known is both within it and better.
+        """
+        self.space, self.budget, self.most_wall_s = space, budget, most_wall_s
         self.ends_at = began + budget.seconds
         self.tables = tables_of(space)
         self.floors = floors_of(space, self.tables)
@@ -70,6 +77,8 @@ class Rounds:
     def run(self) -> Ended:
         """Rounds until the proof, or until time is up."""
         program = self._program()
+        if program is None:
+            return self._proved()
         while True:
             self._narrow(program)
             left = self.ends_at - time.monotonic()
@@ -84,14 +93,17 @@ class Rounds:
                 self._first_in_order(program)
                 return self._proved()
 
-    def _program(self) -> Program:
-        """The model, after the warm start and with its cuts."""
+    def _program(self) -> Program | None:
+        """The model, after the warm start and with its cuts; None where they leave nothing."""
         tables, floors = self.tables, self.floors
         start = start_from(self.space) if self.budget.use_hints else None
         if start is not None:
             self.known.append(self._found(start))
+        if self.budget.use_hints and self._limited():
             most = max(self._most().values())
             tables, floors = without_hopeless(tables, floors, most)
+            if not len(floors.shape):
+                return None
         return build(self.space, tables, floors)
 
     def _found(self, chosen: dict[str, int]) -> Found:
@@ -120,12 +132,17 @@ class Rounds:
 
     def _quanta(self) -> dict[Save, int]:
         """For each save, quanta of a step that makes the best run that is known."""
-        wall = min(found.wall_s for found in self.known)
+        wall = min((found.wall_s for found in self.known), default=math.inf)
+        wall = min(wall, self.most_wall_s)
         if wall not in self._cached:
             longest = self.clock.longest_steps_s(wall, self.saves)
             steps = map(self.clock.quanta, longest)
             self._cached[wall] = dict(zip(self.saves, steps, strict=True))
         return self._cached[wall]
+
+    def _limited(self) -> bool:
+        """There is a cut-off: from a layout that is known, or from outside."""
+        return bool(self.known) or math.isfinite(self.most_wall_s)
 
     def _tied(self) -> list[Found]:
         """What is known and within rounding of the best."""
@@ -134,7 +151,7 @@ class Rounds:
 
     def _narrow(self, program: Program) -> None:
         """Only what is not known yet, and only what could be better or as good."""
-        if not self.known or program.step is None:
+        if not self._limited() or program.step is None:
             return
         most = self._most()
         for save, literal in program.saves.items():
@@ -146,7 +163,7 @@ class Rounds:
     def _proved(self) -> Ended:
         """Nothing else is within the cut-offs: the best that is known is the best there is."""
         if not self.known:
-            return Ended(None, True, None)
+            return Ended(None, True, self.most_wall_s if self._limited() else None)
         best = self._pick()
         # Where wall times are astronomical their floats are coarse: never above the answer itself.
         return Ended(best, True, min(self._bound_s(), best.estimate.run.wall_time_s))
@@ -183,7 +200,7 @@ class Rounds:
         # The solver may not have got as far as the floors that its model starts from.
         quanta = max(solved.bound, self._floor()) - self.tables.delta - 1
         left = min(self.clock.wall_s(self.clock.step_s(quanta), save) for save in self.saves)
-        return Ended(best, False, min(left, self._bound_s()) if self.known else left)
+        return Ended(best, False, min(left, self._bound_s()) if self._limited() else left)
 
     def _pick(self) -> Found:
         """The least wall time in floats; ties go to the first in the order of AXES."""

@@ -8,6 +8,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 
@@ -39,12 +40,29 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     space = space_of(question)
     if not space.candidates:
         raise nearest_legal(question)
-    rounds = Rounds(space, budget, began)
-    ended = rounds.run()
+    rounds, ended = proved(space, budget, began)
+    return concluded(budget, rounds, ended, began)
+
+
+def proved(
+    space: Space, budget: Budget, began: float, most_wall_s: float = math.inf
+) -> tuple[Rounds, Ended]:
+    """The search of one space: the best layout whose run takes at most ``most_wall_s``.
+
+    Loops over GPU counts and batches call it with the best that they know as the limit; a layout
+    that is returned may be over the limit, and is then only one that was met on the way.
+    """
+    rounds = Rounds(space, budget, began, most_wall_s)
+    return rounds, rounds.run()
+
+
+def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Outcome:
+    """The outcome of a search that has ended, with what comes next and why."""
+    space, question = rounds.space, rounds.space.question
     best = ended.best.estimate if ended.best else None
     report = _report(space, budget, ended, began)
     if best is None or not meets_limits(question, best.run):
-        return _without_plan(rounds.space, ended, best, report)
+        return _without_plan(space, ended, best, report)
     if not ended.proved:
         # Out of time: what comes next is not known, and looking for it would take more.
         return Outcome(Status.FEASIBLE, best, report, explain=explain(question, best))
