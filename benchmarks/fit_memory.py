@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from benchmarks.accuracy import default_files
-from layoutopt.costmodel import memory
+from layoutopt.costmodel import activations, memory
 from layoutopt.costmodel.estimate import estimate, memory_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
@@ -30,7 +30,7 @@ GRID: dict[str, tuple[float, ...]] = {
     "FUSED_LOGIT_BYTES": (4.0, 6.0, 8.0, 10.0),
     "UNFUSED_NORM_BYTES": (6.0, 8.0, 10.0, 12.0, 14.0, 18.0),
 }
-"""Values tried for each constant of costmodel.memory."""
+"""Values tried for each constant of costmodel.memory and costmodel.activations."""
 
 
 @dataclass(frozen=True)
@@ -81,15 +81,16 @@ def main() -> None:
     print("start", best)
     for _ in range(rounds):
         for name, values in GRID.items():
-            kept = getattr(memory, name)
+            module = memory if hasattr(memory, name) else activations
+            kept = getattr(module, name)
             for value in values:
-                setattr(memory, name, value)
+                setattr(module, name, value)
                 found = figures(validate(files, estimator=price).records)
                 if found.loss < best.loss - 1e-6:
                     best, kept = found, value
                     print(name, value, found, flush=True)
-            setattr(memory, name, kept)
-    print({name: getattr(memory, name) for name in GRID})
+            setattr(module, name, kept)
+    print({name: vars(memory).get(name, vars(activations).get(name)) for name in GRID})
 
 
 if __name__ == "__main__":

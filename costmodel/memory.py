@@ -10,11 +10,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import sharding, terms
-from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Axes, Flags, Ints
-from layoutopt.costmodel.compute import dense_share
+from layoutopt.costmodel import sharding
+from layoutopt.costmodel.activations import activation_kib, logits_kib, to_kib, working_kib
+from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.costmodel.pipeline import layers_in_flight
 from layoutopt.costmodel.stages import Stages
 from layoutopt.units import GIB, KIB
@@ -23,18 +22,6 @@ RESERVE_PER_MILLE = 50
 """Allocator reserve over allocated bytes: measured runs show 3 to 9% (A10)."""
 CONTEXT_BYTES = int(1.5 * GIB)
 """CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
-
-
-FUSED_LOGIT_BYTES = 6.0
-"""Bytes a logit takes at the loss where cross-entropy is one kernel: 16-bit logits and an fp32 copy
-that becomes the gradient in place (A11)."""
-LOGIT_BYTES = 14.0
-"""The same where it is not: fp32 softmax and gradient stand beside them."""
-
-
-def to_kib(size: Array | float) -> Ints:
-    """Bytes as KiB, rounded up."""
-    return np.ceil(np.asarray(size) / KIB).astype(np.int64)
 
 
 def usable_bytes(job: Job) -> int:
@@ -141,178 +128,6 @@ def _sharding_buffers(
     copied = (zero_stage == 3) & ((size > 1) | (job.software.weight_bytes > 2))
     scattered = (zero_stage >= 2) & (size > 1)
     return to_kib(np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0))
-
-
-def activation_kib(
-    job: Job,
-    tp: Ints,
-    cp: Ints,
-    ep: Ints,
-    micro_batch: Ints,
-    recompute: Ints,
-    *,
-    etp: Ints | int = 1,
-    sp: Flags | bool = True,
-) -> Ints:
-    """One average layer's saved activations of one microbatch.
-
-    Axes (tp, cp, ep, micro_batch, recompute). Source: Korthikanti 2022 (arXiv 2205.05198), table 2
-    and section 4, with grouped queries, gated MLPs, flash kernels and experts counted the same way:
-    every tensor that backward needs, in 2 bytes. full keeps the layer's input alone.
-    """
-    tokens = terms.tokens_per_gpu(job, cp, micro_batch)
-    share = np.where(np.asarray(sp), tp, 1)
-    whole = tokens * _saved_bytes_a_token(job, tp, share, etp)
-    core = tokens * _score_bytes_a_token(job, tp)
-    if job.software.selective_scope == "per_op":
-        selective = tokens * _per_op_bytes_a_token(job, tp, share)
-    else:
-        selective = whole - tokens * _module_bytes_a_token(job, tp, etp)
-    kept = np.select(
-        [recompute == FULL, recompute == SELECTIVE],
-        [2.0 * tokens * job.model.hidden / share, selective],
-        whole + core,
-    )
-    return to_kib(kept)
-
-
-UNFUSED_NORM_BYTES = 12.0
-"""Extra bytes per element that a norm in the framework's own operators keeps for its backward pass:
-the fp32 input, the fp32 normalised value and its 16-bit copy... (A13)."""
-
-
-def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
-    """Everything but attention scores, bytes a token and layer.
-
-    Residual stream before each norm (2h each) and norm outputs; q, k, v and attention output; MLP
-    input product (one tensor, two where gated) and activation output; log-sum-exp of the flash
-    kernel (4 a head). What feeds a linear layer is kept in that layer's precision: one byte in 8
-    bit; attention output then is kept twice (Transformer Engine).
-    """
-    model, narrow = job.model, machine(job).gemm_bytes
-    kept = min(2.0, max(1.0, narrow))
-    norm = 2.0 + kept + (0.0 if fused_norm(job) else UNFUSED_NORM_BYTES)
-    hidden = 2 * norm * model.hidden / share
-    attention = _attention_bytes_a_token(job, tp, kept)
-    dropout = 2.0 * model.hidden / share if not attention_kernel(job).startswith("flash") else 0.0
-    mlp = dense_share(job) * _mlp_bytes(job, model.ffn / tp, kept)
-    if model.moe is not None:
-        moe = model.moe
-        copies = moe.top_k * np.asarray(etp) / tp
-        inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept)
-        routed = copies * ((2.0 + kept) * model.hidden + inner)
-        shared = _mlp_bytes(job, moe.shared_ffn / tp, kept)
-        mlp = mlp + (1 - dense_share(job)) * (routed + shared)
-    return hidden + attention + dropout + mlp
-
-
-def _mlp_bytes(job: Job, width: Array | float, kept: float) -> Array:
-    """Input product(s) in 16 bit and the activation's output in the linear layer's precision.
-
-    Eager frameworks keep the activation of the gate beside its product with the other half.
-    """
-    products = 4.0 if job.model.gated_mlp else 2.0
-    eager = 2.0 if job.model.gated_mlp and not job.software.fused_activation else 0.0
-    return np.asarray((products + kept + eager) * width)
-
-
-def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
-    """q, k, v, output, and what the latent projections of MLA keep."""
-    model = job.model
-    again = kept if kept < 2 else 0.0
-    if model.mla is None:
-        tensors = 2.0 * (2 * model.q_width + 2 * model.kv_width) + again * model.q_width
-        return np.asarray((tensors + 4.0 * model.heads) / tp)
-    score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-    value = model.mla.v_head_dim
-    heads = model.heads * (2.0 * (2 * score + 2 * value) + again * value + 4.0) / tp
-    latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
-    return np.asarray(heads + (2.0 + kept) * latents)
-
-
-def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
-    """Attention scores kept by kernels that are not flash: 5 a s (Korthikanti 2022, equation 1);
-    9 a s where softmax is computed apart in fp32."""
-    kernel = attention_kernel(job)
-    if kernel.startswith("flash"):
-        return 0.0
-    return (5.0 if kernel == "fused_softmax" else 9.0) * job.model.heads * job.training.seq_len / tp
-
-
-def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
-    """What selective recompute drops beside the core: MLA's expanded heads and the experts'
-    activation output (Megatron's mla_up_proj and moe_act modules); nothing in a dense model."""
-    model = job.model
-    kept = min(2.0, max(1.0, machine(job).gemm_bytes))
-    dropped: Array = np.zeros(np.shape(tp))
-    if model.mla is not None:
-        score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
-        dropped = dropped + 2.0 * model.heads * (2 * score + model.mla.v_head_dim) / tp
-    if model.moe is not None:
-        copies = model.moe.top_k * np.asarray(etp) / tp
-        act = copies * kept * model.moe.expert_ffn / np.asarray(etp)
-        dropped = dropped + (1 - dense_share(job)) * act
-    return dropped
-
-
-def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
-    """torchtitan's per-operator list: block input, attention output, every second product.
-
-    The products of a layer put out q, k, v, the attention's and the MLP's sum and the MLP's inner
-    tensors; half of those, 2 bytes each.
-    """
-    model = job.model
-    inner = (2 if model.gated_mlp else 1) * model.ffn
-    products = (model.q_width + 2 * model.kv_width + inner) / tp + 2 * model.hidden / share
-    return 2.0 * (model.hidden / share + model.q_width / tp) + products
-
-
-def working_kib(
-    job: Job,
-    tp: Ints,
-    cp: Ints,
-    ep: Ints,
-    micro_batch: Ints,
-    recompute: Ints,
-    *,
-    etp: Ints | int = 1,
-    sp: Flags | bool = True,
-) -> Ints:
-    """What one layer's backward pass needs beside saved activations. Axes as activation_kib.
-
-    Gradients of the widest pair of tensors; with recomputation also what the layer would have
-    saved, computed again.
-    """
-    model = job.model
-    tokens = terms.tokens_per_gpu(job, cp, micro_batch)
-    share = np.where(np.asarray(sp), tp, 1)
-    wide = 2.0 * (2 if model.gated_mlp else 1) * _widest_mlp(job, tp)
-    gradients = tokens * (wide + 4.0 * model.hidden)
-    again = tokens * (_saved_bytes_a_token(job, tp, share, etp) + _score_bytes_a_token(job, tp))
-    if job.software.selective_scope == "per_op":
-        selective = again
-    else:
-        modules = _module_bytes_a_token(job, tp, etp)
-        selective = tokens * (_score_bytes_a_token(job, tp) + modules)
-    extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
-    return to_kib(gradients + extra)
-
-
-def _widest_mlp(job: Job, tp: Ints) -> Array:
-    """Inner elements a token of the widest MLP: the dense one, or a token's copies in experts."""
-    model, moe = job.model, job.model.moe
-    dense = model.ffn if dense_share(job) > 0 else 0
-    return np.asarray(max(dense, moe.top_k * moe.expert_ffn if moe else 0) / tp)
-
-
-def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:
-    """Logits and cross-entropy of one microbatch on the last stage: axes (tp, cp, micro_batch).
-
-    Where the loss is not vocabulary-parallel, every rank holds all logits.
-    """
-    vocab = job.model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
-    each = FUSED_LOGIT_BYTES if job.software.fused_loss else LOGIT_BYTES
-    return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * vocab * each)
 
 
 @dataclass(frozen=True)

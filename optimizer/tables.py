@@ -14,7 +14,7 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from layoutopt.costmodel import memory, sharding, terms
+from layoutopt.costmodel import activations, memory, sharding, terms
 from layoutopt.costmodel.axes import Array, Flags, Ints, ints
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
@@ -283,7 +283,7 @@ class _Builder:
         fine = self._fine(quantum, rounds)
         ends = {name: _quanta(column, quantum) for name, column in self.ends_s.items()}
         ends["rounds"] = ints([code[value] for value in exact])
-        ends["logits"] = _wide(memory.logits_kib(self.job, tp, cp, micro_batch), len(tp))
+        ends["logits"] = _wide(activations.logits_kib(self.job, tp, cp, micro_batch), len(tp))
         layer = {name: _quanta(column, quantum) for name, column in self.layer_s.items()}
         layer |= self._layer_kib()
         shard = {name: _quanta(column, quantum) for name, column in self.shard_s.items()}
@@ -322,8 +322,8 @@ class _Builder:
     def _layer_kib(self) -> dict[str, Ints]:
         tp, cp, ep, micro_batch, recompute = self.layer_rows.T
         args = (self.job, tp, cp, ep, micro_batch, recompute)
-        saved = memory.activation_kib(*args, sp=self._sp(tp))
-        working = memory.working_kib(*args, sp=self._sp(tp))
+        saved = activations.activation_kib(*args, sp=self._sp(tp))
+        working = activations.working_kib(*args, sp=self._sp(tp))
         return {"saved": _wide(saved, len(tp)), "working": _wide(working, len(tp))}
 
     def _reshard(self, pp: Ints) -> Flags:

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.costmodel import memory
+from layoutopt.costmodel import activations, memory
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, axes_of
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
@@ -152,7 +152,7 @@ def test_one_rank_gathers_nothing_but_casts_fp32_weights() -> None:
 def saved(asked: Job, recompute: int = NONE, *, tp: int = 1, cp: int = 1, sp: bool = True) -> int:
     """KiB that one layer keeps of one microbatch."""
     axes = (one(tp), one(cp), one(1), one(1), one(recompute))
-    return int(memory.activation_kib(asked, *axes, sp=flag(sp))[0])
+    return int(activations.activation_kib(asked, *axes, sp=flag(sp))[0])
 
 
 def thousand(model: Model = SMALL, **changes: Any) -> Job:
@@ -226,7 +226,7 @@ def test_the_per_operator_list() -> None:
 
 def test_unfused_norms_keep_their_fp32_tensors() -> None:
     extra = saved(thousand(fused_norm=False)) - saved(thousand())
-    assert extra == 2 * memory.UNFUSED_NORM_BYTES * 64
+    assert extra == 2 * activations.UNFUSED_NORM_BYTES * 64
 
 
 def test_recomputing_needs_what_it_recomputes() -> None:
@@ -234,7 +234,7 @@ def test_recomputing_needs_what_it_recomputes() -> None:
 
     def working(recompute: int) -> int:
         axes = (one(1), one(1), one(1), one(1), one(recompute))
-        return int(memory.working_kib(thousand(), *axes)[0])
+        return int(activations.working_kib(thousand(), *axes)[0])
 
     assert working(FULL) - working(NONE) == 2464
     assert working(SELECTIVE) == working(NONE)
@@ -245,7 +245,7 @@ def test_the_widest_mlp_of_experts_is_that_of_a_tokens_copies() -> None:
 
     def working(model: Model) -> int:
         axes = (one(1), one(1), one(1), one(1), one(NONE))
-        return int(memory.working_kib(thousand(model), *axes)[0])
+        return int(activations.working_kib(thousand(model), *axes)[0])
 
     assert working(EXPERTS) == working(SMALL)
     unused = EXPERTS.model_copy(update={"ffn": 10**6})
@@ -267,7 +267,7 @@ def test_the_widest_mlp_of_experts_is_that_of_a_tokens_copies() -> None:
 def test_logits_by_hand(changes: dict[str, bool], tp: int, bytes_a_token: int) -> None:
     """16-bit logits, fp32 copy, fp32 softmax, fp32 gradient: 2 + 4 + 4 + 4; fused: 2 + 4."""
     asked = thousand(software=soft(**changes))
-    assert memory.logits_kib(asked, one(tp), one(1), one(1))[0] == bytes_a_token
+    assert activations.logits_kib(asked, one(tp), one(1), one(1))[0] == bytes_a_token
 
 
 def peak(asked: Job, layout: Layout, split: tuple[int, ...]) -> memory.StageBytes:
@@ -328,6 +328,7 @@ def test_more_sharding_and_more_recompute_never_hold_more(layout: Layout) -> Non
     assert held == sorted(held, reverse=True)
     axes = (one(layout.tp), one(layout.cp), one(1), one(layout.micro_batch))
     kept = [
-        int(memory.activation_kib(asked, *axes, one(code))[0]) for code in (NONE, SELECTIVE, FULL)
+        int(activations.activation_kib(asked, *axes, one(code))[0])
+        for code in (NONE, SELECTIVE, FULL)
     ]
     assert kept == sorted(kept, reverse=True)
