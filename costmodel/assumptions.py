@@ -8,10 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from layoutopt.costmodel.axes import FULL
 from layoutopt.costmodel.efficiency import efficiencies
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.machine import fused_norm, machine, used_gpus
 
 
@@ -41,8 +40,7 @@ def _unlike_layers(job: Job, layout: Layout) -> bool:
 
 
 def _unread(job: Job, layout: Layout) -> bool:
-    partly = layout.recompute == RECOMPUTE[FULL] and layout.recompute_layers is not None
-    return partly or layout.axis_order != Layout().axis_order or job.model.mtp_layers > 0
+    return layout.axis_order != Layout().axis_order or job.model.mtp_layers > 0
 
 
 def _under_limit(job: Job, layout: Layout) -> bool:
@@ -123,7 +121,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
         Assumption(
             "A7",
             "A chunk takes as long on every stage that holds as many layers, forward or backward.",
-            breaks="zero-bubble schedules with unequal weight and input gradients",
+            breaks="zero-bubble schedules with unequal weight and input gradients, interleaved "
+            "chunks of unequal layers",
             checked_by="tests/costmodel/test_pipeline.py, schedules drawn by hand",
         ),
         lambda job, layout: layout.pp > 1,
@@ -229,8 +228,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A18",
-            "Recompute of a part of the layers is priced as recompute of all, another axis order "
-            "as the usual one; multi-token-prediction layers are left out of time and memory.",
+            "Another axis order is priced as the usual one; multi-token-prediction layers are left "
+            "out of time and memory.",
             breaks="exactly those layouts and models",
             checked_by="extrapolation.warnings_for says so in the answer",
         ),

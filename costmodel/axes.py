@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 NONE, SELECTIVE, FULL = range(len(RECOMPUTE))
 """Integer codes of recompute in arrays."""
 
-ONE_F_ONE_B, GPIPE, ZERO_BUBBLE = range(3)
+ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE = range(4)
 """Integer codes of the schedule in arrays; interleaving is vpp > 1."""
 
 _SCHEDULES = {
@@ -25,7 +25,7 @@ _SCHEDULES = {
     "interleaved": ONE_F_ONE_B,
     "gpipe": GPIPE,
     "zb-h1": ZERO_BUBBLE,
-    "zbv": ZERO_BUBBLE,
+    "zbv": V_SHAPE,
 }
 
 
@@ -54,6 +54,23 @@ class Axes:
     shard_degree: Ints
     reshard: Flags
     cp_kind: str = "ring"
+
+    @property
+    def v_shape(self) -> Flags:
+        """Whether the second chunk runs back through the stages, so that the loss head stands on
+        the first one."""
+        flags: Flags = (self.schedule == V_SHAPE) & (self.pp > 1)
+        return flags
+
+    @property
+    def interleaved(self) -> Ints:
+        """Chunks that take turns on a stage: vpp, but one in a V, whose chunks run back to back."""
+        return np.where(self.v_shape, 1, self.vpp)
+
+    @property
+    def chunks(self) -> Ints:
+        """Model chunks on each stage: vpp, two in a V."""
+        return np.where(self.pp > 1, np.where(self.v_shape, 2, self.vpp), 1)
 
     @property
     def group(self) -> Ints:

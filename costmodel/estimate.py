@@ -18,7 +18,7 @@ from layoutopt.costmodel.extrapolation import warnings_for
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
-from layoutopt.costmodel.stages import Stages, even_classes, even_split, given_stages
+from layoutopt.costmodel.stages import Stages, even_classes, stages_of
 from layoutopt.units import KIB, TERA
 
 
@@ -44,13 +44,16 @@ def estimate(job: Job, layout: Layout) -> Estimate:
 
 
 def _one(job: Job, layout: Layout) -> tuple[Axes, Stages]:
-    split = layout.layers_per_stage or even_split(job.model.layers, layout.pp)
-    return axes_of([layout]), given_stages(split)
+    return axes_of([layout]), stages_of(layout, job.model.layers)
 
 
 def step_seconds(job: Job, axes: Axes) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
     """Step time of each layout of ``axes``, layers split as evenly as they go."""
-    return step.step_parts(job, axes, even_classes(job.model.layers, axes.pp)).total
+    return step.step_parts(job, axes, _even(job, axes)).total
+
+
+def _even(job: Job, axes: Axes) -> Stages:
+    return even_classes(job.model.layers, axes.pp, axes.v_shape)
 
 
 def allocated_kib(job: Job, axes: Axes) -> Ints:
@@ -58,8 +61,8 @@ def allocated_kib(job: Job, axes: Axes) -> Ints:
 
     A layout fits where this is at most `memory.largest_allocation_kib`.
     """
-    stages = even_classes(job.model.layers, axes.pp)
-    allocated: Ints = np.max(memory.stage_bytes(job, axes, stages).allocated, axis=-1)
+    parts = memory.stage_bytes(job, axes, _even(job, axes))
+    allocated: Ints = np.max(parts.allocated, axis=-1)
     return allocated
 
 
@@ -72,6 +75,8 @@ def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
     useful = model_flops_per_token(job.model, training.seq_len) * tokens
     plain = flops_6nd_per_token(job.model) * tokens
     again_flops = _repeated_flops_per_token(job, int(axes.recompute[0])) * tokens
+    if stages.recomputed is not None:
+        again_flops *= float(np.sum(stages.recomputed)) / job.model.layers
     peak = job.cluster.gpu.peak(training.precision) * job.gpus * time_s
     return StepTime(
         time_s=time_s,
@@ -150,6 +155,9 @@ def _moment(layout: Layout, stage: int, logits: int) -> str:
     held, unit = min(layout.pp - stage, layout.microbatches), ""
     if layout.schedule == "gpipe":
         held = layout.microbatches
+    elif layout.schedule == "zbv" and layout.pp > 1:
+        both = (2 * layout.pp - stage - 1, stage + 1)
+        held, unit = sum(min(most, layout.microbatches) for most in both), " chunks"
     elif layout.vpp > 1 and layout.pp > 1:
         warm = 2 * (layout.pp - stage - 1) + (layout.vpp - 1) * layout.pp + 1
         held, unit = min(warm, layout.microbatches * layout.vpp), " chunks"

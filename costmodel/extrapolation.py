@@ -41,16 +41,14 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
 
 
 def _left_out(job: Job, layout: Layout) -> Iterator[str]:
-    if layout.recompute == "full" and layout.recompute_layers is not None:
-        yield (
-            f"recompute full:{layout.recompute_layers} is priced as full recompute of every layer "
-            "(A18)"
-        )
     usual = Layout().axis_order
     if layout.axis_order != usual:
         yield f"axis_order {layout.axis_order} is priced as {usual} (A18)"
-    if layout.schedule == "zbv":
-        yield "schedule zbv is priced as zb-h1, whose bubble is larger"
+    if layout.schedule in ("zb-h1", "zbv"):
+        yield (
+            f"schedule {layout.schedule}: forward pass, input gradient and weight gradient of a "
+            "chunk are taken to be equally long, and splitting the backward pass to be free (A7)"
+        )
     if job.model.mtp_layers:
         yield (
             f"{job.model.mtp_layers} multi-token-prediction layers of {job.model.name} are in the "

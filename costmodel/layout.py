@@ -16,8 +16,10 @@ class Layout:
 
     ``layers_per_stage`` is None for "as even as they go" (see stages.even_split).
     ``shard_degree`` is the number of ranks that ZeRO shards over (None: all dp*cp ranks).
-    ``recompute_layers``: with recompute "full", only the first so many layers of a stage
-    (None: all).
+    ``recompute_layers``: with recompute "full", only the first so many layers of a stage, one
+    number for all stages or one for each (None: all).
+    ``schedule`` "zbv" puts two chunks on a stage in a V, whatever vpp says: the second chunk runs
+    back from the last stage to the first, which holds embedding and loss head.
     """
 
     tp: int = 1
@@ -33,7 +35,7 @@ class Layout:
     shard_degree: int | None = None
     reshard: bool = True
     recompute: Recompute = "none"
-    recompute_layers: int | None = None
+    recompute_layers: int | tuple[int, ...] | None = None
     sequence_parallel: bool = True
     cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
     schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"] = "1f1b"

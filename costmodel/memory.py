@@ -12,9 +12,9 @@ import numpy as np
 
 from layoutopt.costmodel import sharding
 from layoutopt.costmodel.activations import activation_kib, logits_kib, to_kib, working_kib
-from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
+from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.pipeline import layers_in_flight
+from layoutopt.costmodel.pipeline import layers_in_flight, recomputed_in_flight
 from layoutopt.costmodel.stages import Stages
 from layoutopt.units import GIB, KIB
 
@@ -172,15 +172,37 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
         ep=wide(axes.ep),
         etp=wide(axes.etp),
     )
-    layer_axes = (axes.tp, axes.cp, axes.ep, axes.micro_batch, axes.recompute)
-    etp, sp = axes.etp, axes.sequence_parallel
-    saved = activation_kib(job, *layer_axes, etp=etp, sp=sp)
-    working = wide(working_kib(job, *layer_axes, etp=etp, sp=sp))
+    activations, working = _layers_held(job, axes, stages)
     logits = wide(logits_kib(job, axes.tp, axes.cp, axes.micro_batch))
-    held = layers_in_flight(stages, axes.pp, axes.vpp, axes.microbatches, axes.schedule)
     at_loss = stages.last & (logits > working)
     return StageBytes(
         state=state,
-        activations=held * wide(saved) + np.where(at_loss, 0, working),
+        activations=activations + np.where(at_loss, 0, working),
         logits=np.where(at_loss, logits, 0),
     )
+
+
+def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[Ints, Ints]:
+    """Saved activations of each stage and what one layer's backward pass needs beside them.
+
+    Where only some layers of a stage recompute, the worse of both kinds sets the latter.
+    """
+
+    def one(recompute: Ints) -> tuple[Ints, Ints]:
+        layer_axes = (axes.tp, axes.cp, axes.ep, axes.micro_batch, recompute)
+        etp, sp = axes.etp, axes.sequence_parallel
+        saved = activation_kib(job, *layer_axes, etp=etp, sp=sp)
+        working = working_kib(job, *layer_axes, etp=etp, sp=sp)
+        return saved[..., None], working[..., None]
+
+    how = (axes.pp, axes.interleaved, axes.microbatches, axes.schedule)
+    saved, working = one(axes.recompute)
+    if stages.recomputed is None:
+        return layers_in_flight(stages, *how) * saved, working
+    saved_whole, working_whole = one(np.full_like(axes.recompute, NONE))
+    again, kept = recomputed_in_flight(stages, *how)
+    worse = np.maximum(
+        np.where(stages.recomputed > 0, working, 0),
+        np.where(stages.recomputed < stages.layers, working_whole, 0),
+    )
+    return again * saved + kept * saved_whole, worse

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layoutopt.costmodel.axes import GPIPE, ZERO_BUBBLE, Array, Ints
+from layoutopt.costmodel.axes import GPIPE, V_SHAPE, ZERO_BUBBLE, Array, Ints
 from layoutopt.costmodel.stages import Stages
 
 
@@ -43,23 +43,75 @@ def layers_in_flight(
     1F1B: l_s min(p - s, m). GPipe: l_s m. Interleaved 1F1B: the warm-up of stage s runs
     2 (p - s - 1) + (v - 1) p + 1 chunks of l_s / v layers (Megatron-LM's schedule;
     Korthikanti 2022, section 4.2.3: 1 + (p - 1) / (p v) of 1F1B's on stage 0), at most m v.
-    Zero bubble (ZB-H1) holds as much as 1F1B (Qi et al. 2023, section 2).
+    Zero bubble (ZB-H1) holds as much as 1F1B (Qi et al. 2023, section 2). In a V (ZB-V) stage s
+    holds min(2p - s - 1, m) microbatches of its first chunk and min(s + 1, m) of the one that runs
+    back: p microbatches of all its layers on every stage (Qi et al. 2024, section 3).
     """
-    p, v, m = pp[..., None], vpp[..., None], microbatches[..., None]
-    plain = stages.layers * np.minimum(p - stages.index, m)
+    return _held(stages.layers, stages, (pp, vpp, microbatches, schedule))
+
+
+def recomputed_in_flight(
+    stages: Stages, pp: Ints, vpp: Ints, microbatches: Ints, schedule: Ints
+) -> tuple[Ints, Ints]:
+    """The same of the layers that recompute, and of those that keep everything.
+
+    The first layers of a stage recompute: in a V the chunk that is held longer. Interleaved chunks
+    share them evenly, as Megatron-LM does (recompute-num-layers counts within a chunk).
+    """
+    how = (pp, vpp, microbatches, schedule)
+    again = stages.layers if stages.recomputed is None else stages.recomputed
+    above = -(-stages.layers // 2)
+    held = _held(again, stages, how, above)
+    kept = _held(stages.layers - again, stages, how, np.maximum(above - again, 0))
+    return held, kept
+
+
+def _held(
+    layers: Ints,
+    stages: Stages,
+    how: tuple[Ints, Ints, Ints, Ints],
+    first_chunk: Ints | None = None,
+) -> Ints:
+    """Layer-microbatches held of ``layers`` of each stage, of which a V's first chunk has at most
+    ``first_chunk`` (None: half of them, rounded up)."""
+    p, v, m, schedule = (values[..., None] for values in how)
+    plain = layers * np.minimum(p - stages.index, m)
     chunks = np.minimum(2 * (p - stages.index - 1) + (v - 1) * p + 1, m * v)
-    interleaved = -(-stages.layers * chunks // v)
+    interleaved = -(-layers * chunks // v)
     held = np.where((v > 1) & (p > 1), interleaved, plain)
-    return np.where(schedule[..., None] == GPIPE, stages.layers * m, held)
+    first = np.minimum(layers, -(-layers // 2) if first_chunk is None else first_chunk)
+    down, up = _held_of_v(stages, p, m)
+    held = np.where((schedule == V_SHAPE) & (p > 1), first * down + (layers - first) * up, held)
+    return np.where(schedule == GPIPE, layers * m, held)
 
 
-def bubble_scale(schedule: Ints) -> Array:
+def _held_of_v(stages: Stages, p: Ints, m: Ints) -> tuple[Ints, Ints]:
+    """Microbatches of a V's two chunks that a stage holds when it holds most layers.
+
+    Where the first chunk has a layer more, that is after one more of its forward passes, when a
+    microbatch of the other chunk has left.
+    """
+    first, second = -(-stages.layers // 2), stages.layers // 2
+    down, up = np.minimum(2 * p - stages.index - 1, m), np.minimum(stages.index + 1, m)
+    more, fewer = np.minimum(2 * p - stages.index, m), np.minimum(stages.index, m)
+    later = first * more + second * fewer > first * down + second * up
+    return np.where(later, more, down), np.where(later, fewer, up)
+
+
+def bubble_scale(schedule: Ints, pp: Ints, microbatches: Ints) -> Array:
     """Share of the 1F1B bubble that a schedule keeps.
 
     ZB-H1 fills two thirds of it with weight gradients (Qi et al. 2023, table 1: (p-1)(T_F + T_B -
-    T_W), a third of 1F1B's (p-1)(T_F + T_B + T_W) where the three are equally long).
+    T_W), a third of 1F1B's (p-1)(T_F + T_B + T_W) where the three are equally long). A V with two
+    chunks is without a bubble on each stage taken by itself, but the last stage starts p - 1
+    forward passes of a chunk after the first: a sixth of 1F1B's bubble, where gradients are clipped
+    and all stages wait for the slowest. With fewer than 2p - 1 microbatches the way there and
+    back of one shows: 4p - 2 - 2m chunk passes (the schedule of Qi et al. 2023, section 6, drawn
+    in tests/costmodel/test_pipeline.py).
     """
-    return np.where(schedule == ZERO_BUBBLE, 1 / 3, 1.0)
+    passes = np.maximum(pp - 1, 4 * pp - 2 - 2 * microbatches)
+    v_shape = passes / (6 * np.maximum(pp - 1, 1))
+    return np.select([schedule == ZERO_BUBBLE, schedule == V_SHAPE], [1 / 3, v_shape], 1.0)
 
 
 def overlap_window(pp: Ints, vpp: Ints) -> Array:

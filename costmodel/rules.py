@@ -6,6 +6,8 @@ from dataclasses import dataclass
 
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
+from layoutopt.costmodel.stages import even_split
 
 
 @dataclass(frozen=True)
@@ -92,6 +94,7 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     found = _products(job, layout)
     found += _divisions(job, layout)
     found += _pipeline(job, layout)
+    found += _framework_pipeline(job, layout)
     found += _experts_and_sharding(job, layout)
     return found
 
@@ -197,6 +200,16 @@ def _pipeline(job: Job, layout: Layout) -> list[Broken]:
                 f"{layout.pp} and the model has {layers} layers",
             )
         )
+    again = layout.recompute_layers
+    if isinstance(again, tuple) and len(again) != layout.pp:
+        found.append(
+            Broken(
+                "recompute_every_stage",
+                "recompute",
+                again,
+                f"recompute full: lists {len(again)} stages; pp is {layout.pp}",
+            )
+        )
     if layout.pp > layers:
         found.append(
             Broken(
@@ -230,6 +243,66 @@ def _pipeline(job: Job, layout: Layout) -> list[Broken]:
                 f"interleaving (vpp {layout.vpp}) needs microbatches in groups of pp "
                 f"{layout.pp}, not {layout.microbatches}",
                 tuple(m for m in (below, below + layout.pp) if m > 0),
+            )
+        )
+    return found
+
+
+def v_shape_fits(job: Job, pp: int, vpp: int = 1) -> bool:
+    """In a V every stage holds two chunks, each of them a layer or more."""
+    return pp > 1 and vpp <= 2 and job.model.layers >= 2 * pp
+
+
+def _framework_pipeline(job: Job, layout: Layout) -> list[Broken]:
+    """What the framework's pipeline runs (data/pipelines.yaml), and the arithmetic of a V."""
+    found = []
+    able = pipelines_of(job.software.framework)
+    name, schedules = job.software.framework, (*USUAL_SCHEDULES, *able.schedules)
+    if layout.schedule not in schedules:
+        found.append(
+            Broken(
+                "framework_schedules",
+                "schedule",
+                layout.schedule,
+                f"{name} does not run schedule {layout.schedule}; it runs {', '.join(schedules)}",
+                schedules,
+            )
+        )
+    elif layout.schedule == "zbv" and not v_shape_fits(job, layout.pp, layout.vpp):
+        found.append(
+            Broken(
+                "two_chunks_in_a_v",
+                "schedule",
+                layout.schedule,
+                f"schedule zbv puts two chunks of layers on each stage: pp 2 to "
+                f"{job.model.layers // 2} for {job.model.layers} layers and vpp up to 2, not pp "
+                f"{layout.pp} and vpp {layout.vpp}",
+                ("1f1b",),
+            )
+        )
+    split = layout.layers_per_stage
+    even = split is None or split == even_split(job.model.layers, layout.pp)
+    if not even and able.splits == "even":
+        found.append(
+            Broken(
+                "framework_splits",
+                "layers_per_stage",
+                split,
+                f"{name} does not take a number of layers for each stage",
+            )
+        )
+    kinds = ("whole", "same", "each")
+    if kinds.index(partial_recompute(layout)) > kinds.index(able.recompute):
+        says = "full recompute of all layers or none"
+        if able.recompute == "same":
+            says = "full recompute of one number of layers on all stages"
+        found.append(
+            Broken(
+                "framework_recomputes",
+                "recompute",
+                str(layout.recompute_layers),
+                f"{name} takes {says}",
+                ("full",),
             )
         )
     return found

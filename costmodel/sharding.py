@@ -126,20 +126,22 @@ def sync_seconds(
     group: Ints | None = None,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    head: Flags | bool = False,
 ) -> Sync:
     """Gradient reduction and weight gather of the first stage, once a step.
 
     Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
     ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here (A15). Where
     the shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
-    Expert weights reduce over their own group.
+    Expert weights reduce over their own group. ``head``: the first stage holds the loss head too,
+    as it does alone.
     """
     rates, software = machine(job), job.software
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if group is None else group
     ranks = collectives.group(rates.levels, size, tp)
     sharded = ranks if shard is None else collectives.group(rates.levels, shard, tp)
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), (pp == 1) | head)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
     pieces = collectives.buckets(once, sharded)
@@ -181,11 +183,12 @@ def optimizer_seconds(
     shard: Ints | None = None,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    head: Flags | bool = False,
 ) -> Array:
-    """Optimizer step of the first stage: axes (tp, pp, zero_stage)."""
+    """Optimizer step of the first stage: axes (tp, pp, zero_stage). ``head`` as in sync_seconds."""
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), pp == 1)
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), (pp == 1) | head)
     held = dense / np.where(z >= 1, size, 1)
     if job.model.moe is not None:
         replicas = np.maximum(1, job.gpus // (pp * ep * np.asarray(etp)))

@@ -1,4 +1,4 @@
-"""Which layers stand on which pipeline stage."""
+"""Which layers stand on which pipeline stage, and how many of them are run again."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
+from layoutopt.costmodel.layout import Layout
 
 
 @dataclass(frozen=True)
@@ -21,6 +22,10 @@ class Stages:
     layers: Ints
     first: Flags
     last: Flags
+    """Holds the loss head: the last stage, or the first one of a V."""
+    recomputed: Ints | None = None
+    """Layers that recompute as the layout says, the first of each stage; the others keep
+    everything. None: all of them."""
 
 
 def even_split(layers: int, pp: int) -> tuple[int, ...]:
@@ -37,11 +42,12 @@ def even_split(layers: int, pp: int) -> tuple[int, ...]:
     return tuple(split)
 
 
-def even_classes(layers: int, pp: Ints) -> Stages:
+def even_classes(layers: int, pp: Ints, v_shape: Flags | None = None) -> Stages:
     """The three stages of an even split that can be the slowest or the fullest.
 
     Stages before the first long one hold no more layers than stage 0 and fewer microbatches;
-    stages after it hold as many layers and fewer microbatches.
+    stages after it hold as many layers and fewer microbatches. ``v_shape``: layouts whose loss
+    head stands on the first stage.
     """
     base = layers // pp
     spare = layers - base * pp
@@ -51,11 +57,30 @@ def even_classes(layers: int, pp: Ints) -> Stages:
     last_index = pp - 1
     index = np.stack([np.zeros_like(pp), long_index, last_index], axis=-1)
     counts = np.stack([first_layers, long_layers, base], axis=-1)
-    return Stages(index, counts, index == 0, index == (pp - 1)[..., None])
+    head = last_index if v_shape is None else np.where(v_shape, 0, last_index)
+    return Stages(index, counts, index == 0, index == head[..., None])
 
 
-def given_stages(layers_per_stage: tuple[int, ...]) -> Stages:
+def given_stages(
+    layers_per_stage: tuple[int, ...],
+    recompute_layers: int | tuple[int, ...] | None = None,
+    *,
+    v_shape: bool = False,
+) -> Stages:
     """Every stage of one layout, shape (1, pp)."""
     index = np.arange(len(layers_per_stage), dtype=np.int64)[None, :]
     counts = np.array([layers_per_stage], dtype=np.int64)
-    return Stages(index, counts, index == 0, index == len(layers_per_stage) - 1)
+    head = 0 if v_shape else len(layers_per_stage) - 1
+    again = None
+    if recompute_layers is not None:
+        again = np.minimum(np.asarray(recompute_layers, dtype=np.int64), counts)
+    return Stages(index, counts, index == 0, index == head, again)
+
+
+def stages_of(layout: Layout, layers: int) -> Stages:
+    """Every stage of ``layout`` for a model of ``layers`` layers, shape (1, pp)."""
+    return given_stages(
+        layout.layers_per_stage or even_split(layers, layout.pp),
+        layout.recompute_layers if layout.recompute != "none" else None,
+        v_shape=layout.schedule == "zbv" and layout.pp > 1,
+    )

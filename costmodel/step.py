@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 
 from layoutopt.costmodel import sharding, terms
-from layoutopt.costmodel.axes import Array, Axes, Flags, Ints
+from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.pipeline import bubble_scale, overlap_window, pipeline_seconds
@@ -42,55 +44,116 @@ def jitter(job: Job) -> float:
     return machine(job).reach.jitter * float(np.log2(max(1.0, job.gpus / 8)))
 
 
-def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
-    """Where the seconds of one step go, for each layout."""
+@dataclass(frozen=True)
+class LayerKind:
+    """Layers that are run alike: one of them and one microbatch, and the ZeRO-2/3 traffic that its
+    passes do not hide."""
+
+    terms: terms.LayerTerms
+    repeated: Array
+
+    @property
+    def total(self) -> Array:
+        """Seconds of one layer and microbatch."""
+        total: Array = self.terms.total + self.repeated
+        return total
+
+
+def layer_kind(job: Job, axes: Axes, recompute: Ints) -> LayerKind:
+    """One average layer of each layout that recomputes by the code ``recompute``."""
     layer = terms.layer_terms(
         job,
         axes.tp,
         axes.cp,
         axes.ep,
         axes.micro_batch,
-        axes.recompute,
+        recompute,
         etp=axes.etp,
         sp=axes.sequence_parallel,
         cp_kind=axes.cp_kind,
     )
-    repeated = _repeated_sharding(job, axes, layer)
-    ends = _Ends(
-        terms.embedding_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
-        terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
-    )
-    message = terms.message_seconds(
-        job, axes.tp, axes.cp, axes.pp, axes.micro_batch, sp=axes.sequence_parallel
-    )
-    chunks = np.where(axes.pp > 1, axes.vpp, 1)
-    fixed = chunks * message + job.software.microbatch_overhead_s
-    layer_total = layer.total + repeated
-    stage = _stage_seconds(stages, layer_total, ends)
+    return LayerKind(layer, _repeated_sharding(job, axes, layer))
+
+
+@dataclass(frozen=True)
+class Mixed:
+    """How many layers of each listed stage are of which kind."""
+
+    kinds: tuple[LayerKind, ...]
+    counts: tuple[Ints, ...]
+    """One for each kind, shape (layouts, stages)."""
+    totals: tuple[Ints | int, ...]
+    """The same over all stages."""
+
+    def stage(self, seconds: Callable[[LayerKind], Array]) -> Array:
+        """Sum over the layers of each stage, shape (layouts, stages)."""
+        return sum_of(
+            count * np.asarray(seconds(kind))[..., None]
+            for kind, count in zip(self.kinds, self.counts, strict=True)
+        )
+
+    def all_stages(self, seconds: Callable[[LayerKind], Array]) -> Array:
+        """Sum over all layers."""
+        return sum_of(
+            total * seconds(kind) for kind, total in zip(self.kinds, self.totals, strict=True)
+        )
+
+
+def sum_of(values: Iterable[Array]) -> Array:
+    """Their sum, from left to right."""
+    return reduce(np.add, values)
+
+
+def mixed_layers(job: Job, axes: Axes, stages: Stages) -> Mixed:
+    """All layers alike, or the first of each stage recomputing and the rest keeping everything."""
+    told = layer_kind(job, axes, axes.recompute)
+    if stages.recomputed is None:
+        return Mixed((told,), (stages.layers,), (job.model.layers,))
+    kept = layer_kind(job, axes, np.full_like(axes.recompute, NONE))
+    again = np.sum(stages.recomputed, axis=-1)
+    counts = (stages.recomputed, stages.layers - stages.recomputed)
+    return Mixed((told, kept), counts, (again, job.model.layers - again))
+
+
+def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
+    """Where the seconds of one step go, for each layout."""
+    mixed = mixed_layers(job, axes, stages)
+    ends = end_seconds(job, axes)
+    message = message_seconds(job, axes)
+    fixed = message + job.software.microbatch_overhead_s
+    stage = stage_seconds(mixed, stages, ends)
     worst = np.argmax(stage, axis=-1)
     slowest = np.max(stage, axis=-1) + fixed
-    everything = job.model.layers * layer_total + ends.embedding + ends.head + axes.pp * fixed
-    piped = pipeline_seconds(slowest, everything, axes.pp, axes.vpp, axes.microbatches)
-    bubble = (piped - axes.microbatches * slowest) * bubble_scale(axes.schedule)
+    everything = mixed.all_stages(lambda kind: kind.total) + ends.embedding + ends.head
+    everything = everything + axes.pp * fixed
+    piped = pipeline_seconds(slowest, everything, axes.pp, axes.interleaved, axes.microbatches)
+    bubble = (piped - axes.microbatches * slowest) * bubble_scale(
+        axes.schedule, axes.pp, axes.microbatches
+    )
 
-    def at_worst(values: Ints | Flags) -> Array:
+    def at_worst(values: Array | Ints | Flags) -> Array:
         rows = np.broadcast_to(values, stage.shape)
         picked = np.take_along_axis(rows, worst[..., None], -1)[..., 0]
         count: Array = axes.microbatches * picked.astype(float)
         return count
 
-    layers = at_worst(stages.layers)
+    def layers(seconds: Callable[[LayerKind], Array]) -> Array:
+        return sum_of(
+            at_worst(count) * seconds(kind)
+            for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
+        )
+
     end_work = at_worst(stages.first) * ends.embedding + at_worst(stages.last) * ends.head
-    sync, optimizer = _once_a_step(job, axes, stages, layer)
+    sync, optimizer = once_a_step(job, axes, stages, mixed)
     parts = {
-        "compute": layers * layer.compute.total + end_work,
-        "recompute": layers * layer.recompute,
-        "tp_comm": layers * layer.tp_comm.total,
-        "cp_comm": layers * layer.cp_comm.total,
-        "ep_comm": layers * layer.ep_comm.total,
-        "pp_comm": axes.microbatches * chunks * message,
+        "compute": layers(lambda kind: kind.terms.compute.total) + end_work,
+        "recompute": layers(lambda kind: kind.terms.recompute),
+        "tp_comm": layers(lambda kind: kind.terms.tp_comm.total),
+        "cp_comm": layers(lambda kind: kind.terms.cp_comm.total),
+        "ep_comm": layers(lambda kind: kind.terms.ep_comm.total),
+        "pp_comm": axes.microbatches * message,
         "pipeline_bubble": bubble,
-        "dp_comm": layers * repeated + sync,
+        "dp_comm": layers(lambda kind: kind.repeated) + sync,
         "optimizer": optimizer,
     }
     shape = np.broadcast(*parts.values()).shape
@@ -101,16 +164,34 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
     return StepParts(parts)
 
 
+def message_seconds(job: Job, axes: Axes) -> Array:
+    """Exposed messages of a microbatch on one stage boundary, over all chunks."""
+    message = terms.message_seconds(
+        job, axes.tp, axes.cp, axes.pp, axes.micro_batch, sp=axes.sequence_parallel
+    )
+    return axes.chunks * message
+
+
 @dataclass(frozen=True)
-class _Ends:
+class Ends:
+    """Seconds of one microbatch beside the layers: on the first stage and where the head stands."""
+
     embedding: Array
     head: Array
 
 
-def _stage_seconds(stages: Stages, layer: Array, ends: _Ends) -> Array:
+def end_seconds(job: Job, axes: Axes) -> Ends:
+    """Embedding and loss head of each layout."""
+    return Ends(
+        terms.embedding_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
+        terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
+    )
+
+
+def stage_seconds(mixed: Mixed, stages: Stages, ends: Ends) -> Array:
     """One microbatch on each listed stage, shape (layouts, stages): its layers and its ends."""
     seconds: Array = (
-        stages.layers * layer[..., None]
+        mixed.stage(lambda kind: kind.total)
         + np.where(stages.first, ends.embedding[..., None], 0.0)
         + np.where(stages.last, ends.head[..., None], 0.0)
     )
@@ -135,9 +216,7 @@ def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
     )
 
 
-def _once_a_step(
-    job: Job, axes: Axes, stages: Stages, layer: terms.LayerTerms
-) -> tuple[Array, Array]:
+def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
     """Exposed data-parallel traffic and the optimizer step, on the first stage.
 
     The reduction hides behind the stage's last backward passes, the gather behind its first
@@ -154,11 +233,20 @@ def _once_a_step(
         group=axes.group,
         ep=axes.ep,
         etp=axes.etp,
+        head=axes.v_shape,
     )
-    software = job.software
-    passes = first_layers * overlap_window(axes.pp, axes.vpp)
-    seconds = exposed(sync.reduce, passes * layer.backward, software.overlap_grad_reduce)
-    seconds = seconds + exposed(sync.gather, passes * layer.forward, software.overlap_param_gather)
+    software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
+
+    def window(way: Callable[[LayerKind], Array]) -> Array:
+        return sum_of(
+            count[..., 0] * passes * way(kind)
+            for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
+        )
+
+    backward = window(lambda kind: kind.terms.backward)
+    forward = window(lambda kind: kind.terms.forward)
+    seconds = exposed(sync.reduce, backward, software.overlap_grad_reduce)
+    seconds = seconds + exposed(sync.gather, forward, software.overlap_param_gather)
     seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp)
     optimizer = sharding.optimizer_seconds(
         job,
@@ -169,5 +257,6 @@ def _once_a_step(
         shard=axes.shard_degree,
         ep=axes.ep,
         etp=axes.etp,
+        head=axes.v_shape,
     )
     return seconds, optimizer

@@ -52,6 +52,27 @@ CASES = [
     ((*ON_64, "tp=8,tp=4"), ["tp=8", "tp=4"], "layout"),
     ((*ON_64, "recompute=fulll"), ["fulll", "nearest: full"], "layout.recompute"),
     ((*ON_64, "recompute=selective:3"), ["selective:3", "full:3"], "layout.recompute"),
+    (
+        (*ON_64, "pp=4,recompute=full:3+2*0"),
+        ["lists 3 stages", "pp is 4"],
+        "recompute",
+    ),
+    (
+        (*ON_64, "pp=4,recompute=full:3+3*0", "--framework", "megatron-core"),
+        ["megatron takes full recompute of one number of layers on all stages"],
+        "recompute",
+    ),
+    (
+        (*ON_64, "pp=4,schedule=zbv", "--framework", "megatron-core"),
+        ["megatron does not run schedule zbv", "1f1b"],
+        "schedule",
+    ),
+    ((*ON_64, "pp=32,schedule=zbv"), ["two chunks", "pp 2 to 16"], "schedule"),
+    (
+        (*ON_64, "pp=4,layers_per_stage=7+8+8+9", "--framework", "deepspeed"),
+        ["deepspeed does not take a number of layers for each stage"],
+        "layers_per_stage",
+    ),
     ((*ON_64, "zero_stage=4"), ["4", "from 0 to 3"], "layout.zero_stage"),
     ((*ON_64, "axis_order=tp-pp"), ["tp-pp", "tp-cp-ep-dp-pp"], "layout.axis_order"),
     ((*ON_64, "sequence_parallel=maybe"), ["maybe", "true"], "layout.sequence_parallel"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from itertools import product
 from typing import Any
 
@@ -129,6 +130,16 @@ def test_stages_in_words() -> None:
 
 def test_recompute_of_the_first_layers() -> None:
     assert read_layout("recompute=full:3") == {"recompute": "full", "recompute_layers": 3}
+    each = {"recompute": "full", "recompute_layers": (4, 3, 0, 0)}
+    assert read_layout("recompute=full:4+3+2*0") == each
+
+
+@given(layouts, st.lists(st.integers(0, 40), min_size=2, max_size=20).map(tuple))
+@settings(max_examples=50, deadline=None)
+def test_recompute_of_each_stage_survives_json(layout: Layout, counts: tuple[int, ...]) -> None:
+    each = replace(layout, recompute="full", recompute_layers=counts)
+    written = layout_to_dict(each, each.layers_per_stage or ())
+    assert Layout(**{"recompute_layers": None, **read_layout(written)}) == each
 
 
 def test_fix_and_limit() -> None:

@@ -25,5 +25,5 @@ def layouts(draw: st.DrawFn) -> Layout:
         reshard=draw(st.booleans()),
         recompute=draw(st.sampled_from(RECOMPUTE)),
         sequence_parallel=draw(st.booleans()),
-        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1"])),
+        schedule=draw(st.sampled_from(["1f1b", "gpipe", "zb-h1", "zbv"])),
     )

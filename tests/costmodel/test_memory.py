@@ -15,7 +15,7 @@ from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.model import Model
-from layoutopt.costmodel.stages import given_stages
+from layoutopt.costmodel.stages import given_stages, stages_of
 from layoutopt.costmodel.training import Precision
 from layoutopt.units import GIB, KIB
 from tests.costmodel.cases import CLUSTER, EXPERTS, LATENT, SMALL, flag, job, one, soft
@@ -332,3 +332,32 @@ def test_more_sharding_and_more_recompute_never_hold_more(layout: Layout) -> Non
         for code in (NONE, SELECTIVE, FULL)
     ]
     assert kept == sorted(kept, reverse=True)
+
+
+def test_a_part_that_recomputes_by_hand() -> None:
+    """pp 4, 3 layers each, 2 of stage 0's and all of stage 1's recompute: 4 microbatches of 2 full
+    and 1 whole layer, 3 of 3 full ones, 2 and 1 of 3 whole ones; a stage's working memory is that
+    of the worst layer it holds."""
+    asked = thousand(SMALL.model_copy(update={"vocab": 8}))
+    layout = Layout(pp=4, dp=16, microbatches=8, recompute="full", recompute_layers=(2, 3, 0, 0))
+    got = memory.stage_bytes(asked, axes_of([layout]), stages_of(layout, 12)).activations[0]
+    axes = (one(1), one(1), one(1), one(1))
+    whole, full = (int(memory.activation_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL))
+    plain, again = (int(memory.working_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL))
+    assert again > plain
+    assert got.tolist() == [
+        4 * (2 * full + whole) + again, 3 * 3 * full + again, 2 * 3 * whole + plain,
+        3 * whole + plain,
+    ]  # fmt: skip
+
+
+def test_a_v_holds_as_much_on_every_stage_and_the_logits_on_the_first() -> None:
+    """pp 3, 4 layers each, 8 microbatches: 5 + 1, 4 + 2, 3 + 3 chunks of 2 layers."""
+    wide = thousand(SMALL.model_copy(update={"vocab": 8192}))
+    layout = Layout(pp=3, dp=16, microbatches=8, schedule="zbv")
+    got = memory.stage_bytes(wide, axes_of([layout]), stages_of(layout, 12))
+    assert got.logits[0].tolist() == [14 * 8192, 0, 0]
+    assert int(got.activations[0][0]) == 12 * 2464
+    held = got.activations[0][1:] - 12 * 2464
+    assert held[0] == held[1] > 0
+    assert got.state.weights[0][0] > got.state.weights[0][1] == got.state.weights[0][2]

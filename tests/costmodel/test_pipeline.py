@@ -9,13 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.costmodel.axes import GPIPE, ONE_F_ONE_B, ZERO_BUBBLE
+from layoutopt.costmodel.axes import GPIPE, ONE_F_ONE_B, V_SHAPE, ZERO_BUBBLE
 from layoutopt.costmodel.pipeline import (
     bubble_fraction,
     bubble_of_ideal,
     bubble_scale,
     layers_in_flight,
     pipeline_seconds,
+    recomputed_in_flight,
 )
 from layoutopt.costmodel.stages import given_stages
 from tests.costmodel.cases import one
@@ -82,6 +83,58 @@ def draw(orders: list[list[Unit]], chunk_s: list[tuple[float, float]], v: int) -
                 held[s] += 1 if kind == "F" else -1
                 most[s] = max(most[s], held[s])
                 at[s] += 1
+                moved = True
+        assert moved, "the schedule hangs"
+    return Drawn(max(clock), most)
+
+
+def v_order(p: int, m: int, stage: int) -> list[Unit]:
+    """ZB-V's order on a stage: chunk 0 runs down the stages, chunk 1 back up (Qi et al. 2023,
+    section 6; torch.distributed.pipelining.schedules.ScheduleZBVZeroBubble). "B" is the input
+    gradient, "W" the weight gradient; drawn for 2p - 1 microbatches or more, the surplus left out.
+    """
+    many, done = max(2 * p - 1, m), dict.fromkeys(("F0", "F1", "B0", "B1", "W0", "W1"), 0)
+    order: list[Unit] = []
+
+    def add(*units: str) -> None:
+        for unit in units:
+            order.append((unit[0], done[unit], int(unit[1])))
+            done[unit] += 1
+
+    add(*["F0"] * (2 * (p - stage) - 1))
+    add(*["F1", "F0"] * stage)
+    add(*["F1", "B1", "W1"] * (p - stage))
+    while done["F1"] < done["F0"] or done["F0"] < many:
+        add(*["F0"] * (done["F0"] < many), "B0", "W0", "F1", "B1", "W1")
+    add(*["B0", "B1"] * stage)
+    add(*["B0", "W0"] * (p - stage))
+    add(*["W1"] * (done["B1"] - done["W1"]), *["W0"] * (done["B0"] - done["W0"]))
+    return [unit for unit in order if unit[1] < m]
+
+
+def draw_v(p: int, m: int, chunk_layers: list[tuple[int, int]]) -> Drawn:
+    """Each unit of a chunk takes 1; what it holds is its layers, until their weight gradient."""
+    orders = [v_order(p, m, stage) for stage in range(p)]
+    ended: dict[tuple[str, int, int], float] = {}
+    clock, held, most = [0.0] * p, [0] * p, [0] * p
+    while any(orders):
+        moved = False
+        for s, order in enumerate(orders):
+            while order:
+                kind, i, c = order[0]
+                place = 2 * p - 1 - s if c else s
+                needs = {
+                    "F": ("F", i, place - 1) if place else None,
+                    "B": ("B", i, place + 1) if place < 2 * p - 1 else ("F", i, place),
+                    "W": ("B", i, place),
+                }[kind]
+                if needs is not None and needs not in ended:
+                    break
+                clock[s] = max(clock[s], ended[needs] if needs else 0.0) + 1
+                ended[(kind, i, place)] = clock[s]
+                held[s] += {"F": 1, "B": 0, "W": -1}[kind] * chunk_layers[s][c]
+                most[s] = max(most[s], held[s])
+                order.pop(0)
                 moved = True
         assert moved, "the schedule hangs"
     return Drawn(max(clock), most)
@@ -185,5 +238,46 @@ def test_bubbles_of_sixteen_stages() -> None:
     assert bubble_fraction(1, 16) == 0
 
 
-def test_zero_bubble_keeps_a_third() -> None:
-    assert bubble_scale(np.array([ONE_F_ONE_B, GPIPE, ZERO_BUBBLE])).tolist() == [1, 1, 1 / 3]
+def test_zero_bubble_keeps_a_third_and_a_v_a_sixth() -> None:
+    codes = np.array([ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE])
+    assert bubble_scale(codes, one(4), one(8)).tolist() == [1, 1, 1 / 3, 1 / 6]
+    # One stage has no bubble to keep a share of.
+    assert np.isfinite(bubble_scale(codes, one(1), one(1))).all()
+
+
+V_CASES = [(2, 8), (2, 1), (3, 3), (4, 16), (4, 7), (4, 5), (4, 2), (8, 8), (8, 4), (5, 20)]
+
+
+@pytest.mark.parametrize(("p", "m"), V_CASES)
+def test_a_v_takes_as_long_as_the_drawn_schedule(p: int, m: int) -> None:
+    """Forward, input gradient and weight gradient of a chunk 1 each: 6 a stage and microbatch."""
+    drawn = draw_v(p, m, [(1, 1)] * p)
+    slowest, total = np.array([6.0]), np.array([6.0 * p])
+    plain = float(pipeline_seconds(slowest, total, one(p), one(1), one(m))[0])
+    told = 6 * m + (plain - 6 * m) * float(bubble_scale(one(V_SHAPE), one(p), one(m))[0])
+    assert told == pytest.approx(drawn.seconds)
+
+
+@pytest.mark.parametrize(("p", "m"), V_CASES)
+def test_in_flight_is_what_the_drawn_v_holds(p: int, m: int) -> None:
+    """Stages of 2, 3, 4 ... and of 3, 4, 5 ... layers: the first chunk has the odd one."""
+    for fewest in (2, 3):
+        layers = tuple(fewest + stage for stage in range(p))
+        drawn = draw_v(p, m, [(n - n // 2, n // 2) for n in layers])
+        assert held_layers(layers, m, 1, V_SHAPE) == drawn.most_units_held
+
+
+def test_layers_that_recompute_and_that_do_not_add_up() -> None:
+    """pp 4, 10 layers each, 12 microbatches: 3 of stage 0's 10 in 4 microbatches; in a V 7 of the
+    first chunk's 5 and 1 of the other's."""
+    for code, again, kept in (
+        (ONE_F_ONE_B, [12, 30, 0, 4], [28, 0, 20, 6]),
+        (GPIPE, [36, 120, 0, 48], [84, 0, 120, 72]),
+        (V_SHAPE, [21, 40, 0, 16], [19, 0, 40, 24]),
+    ):
+        stages = given_stages((10, 10, 10, 10), (3, 10, 0, 4), v_shape=code == V_SHAPE)
+        how = (one(4), one(1), one(12), one(code))
+        told = [values[0].tolist() for values in recomputed_in_flight(stages, *how)]
+        assert told == [again, kept]
+        both = np.array(again) + kept
+        assert layers_in_flight(stages, *how)[0].tolist() == both.tolist()

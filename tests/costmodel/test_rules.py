@@ -196,3 +196,44 @@ def test_nothing_broken_means_every_rule_holds(
         and rules.sharding_fits(asked, stage, pp)
     )
     assert (broken(asked, layout) == {}) == holds
+
+
+def on(framework: str, **changes: object) -> dict[str, rules.Broken]:
+    """What a change of LEGAL breaks on a framework."""
+    changed = replace(LEGAL, **changes)  # type: ignore[arg-type]
+    return broken(job(software=soft(framework=framework)), changed)
+
+
+@pytest.mark.parametrize("schedule", ["gpipe", "zb-h1", "zbv"])
+def test_schedules_are_those_that_the_framework_runs(schedule: str) -> None:
+    runs = {"generic": True, "torchtitan": schedule != "zb-h1", "megatron": False}
+    for framework, legal in runs.items():
+        got = on(framework, schedule=schedule)
+        assert ("framework_schedules" not in got) == legal
+    assert on("megatron", schedule="interleaved", vpp=2) == {}
+
+
+def test_a_v_needs_two_chunks_on_each_stage() -> None:
+    """12 layers: up to 6 stages, more than one, and no chunks beside the two."""
+    assert rules.v_shape_fits(job(), 6)
+    assert rules.v_shape_fits(job(), 6, 2)
+    assert not rules.v_shape_fits(job(), 12)
+    assert not rules.v_shape_fits(job(), 1)
+    assert "two_chunks_in_a_v" in on("generic", schedule="zbv", vpp=3)
+
+
+def test_uneven_stages_are_not_for_every_framework() -> None:
+    for framework, legal in {"generic": True, "megatron": True, "deepspeed": False}.items():
+        got = on(framework, layers_per_stage=(5, 7))
+        assert ("framework_splits" not in got) == legal
+    assert on("deepspeed", layers_per_stage=(6, 6)) == {}
+
+
+def test_part_of_the_layers_recomputes_where_the_framework_can() -> None:
+    same: dict[str, object] = {"recompute": "full", "recompute_layers": 3}
+    each: dict[str, object] = {"recompute": "full", "recompute_layers": (3, 2)}
+    for framework, legal in {"generic": (1, 1), "nemo": (1, 0), "torchtitan": (0, 0)}.items():
+        told = [int("framework_recomputes" not in on(framework, **one)) for one in (same, each)]
+        assert tuple(told) == legal
+    short = {**each, "recompute_layers": (3, 2, 1)}
+    assert "recompute_every_stage" in on("generic", **short)

@@ -10,14 +10,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel import sharding, terms
-from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.axes import FULL, NONE, axes_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.costmodel.software import software, software_names
-from layoutopt.costmodel.stages import even_split, given_stages
-from layoutopt.costmodel.step import exposed, jitter, step_parts
+from layoutopt.costmodel.stages import even_split, given_stages, stages_of
+from layoutopt.costmodel.step import (
+    end_seconds,
+    exposed,
+    jitter,
+    layer_kind,
+    message_seconds,
+    step_parts,
+)
 from tests.costmodel.cases import CLUSTER, EXPERTS, IDEAL, LATENT, SMALL, job, one, soft
 from tests.costmodel.drawn import layouts
 
@@ -226,3 +233,75 @@ def test_flags_and_axes_are_arrays() -> None:
     assert axes.group.tolist() == [32, 64]
     assert axes.shard_degree.tolist() == [32, 8]
     assert axes.reshard.tolist() == [False, True]
+
+
+def given_parts(asked: Job, layout: Layout) -> dict[str, float]:
+    """Seconds by part of a layout with its own split and recompute."""
+    return {
+        name: float(value[0])
+        for name, value in step_parts(
+            asked, axes_of([layout]), stages_of(layout, asked.model.layers)
+        ).parts.items()
+    }
+
+
+def test_stages_that_recompute_a_part_by_hand() -> None:
+    """12 layers on 3 stages, 2 + 7 + 3; full on 0, 2 and 3 of them; nothing hides, no jitter."""
+    asked = job()
+    layout = Layout(pp=3, dp=16, cp=1, microbatches=8, recompute="full", recompute_layers=(0, 2, 3))
+    layout = replace(layout, layers_per_stage=(2, 7, 3), zero_stage=0)
+    axes = axes_of([layout])
+    kept, again = (float(layer_kind(asked, axes, one(code)).total[0]) for code in (NONE, FULL))
+    ends = end_seconds(asked, axes)
+    embedding, head = float(ends.embedding[0]), float(ends.head[0])
+    message = float(message_seconds(asked, axes)[0])
+    stages = [2 * kept + embedding, 5 * kept + 2 * again, 3 * again + head]
+    got = given_parts(asked, layout)
+    slowest = max(stages)
+    assert slowest == stages[1]
+    assert got["pipeline_bubble"] == pytest.approx(sum(stages) - slowest + 2 * message)
+    assert got["pp_comm"] == pytest.approx(8 * message)
+    forward = float(layer_kind(asked, axes, one(FULL)).terms.recompute[0])
+    assert got["recompute"] == pytest.approx(8 * 2 * forward)
+    work = ("compute", "recompute", "tp_comm", "cp_comm", "ep_comm")
+    assert sum(got[name] for name in work) == pytest.approx(8 * slowest)
+
+
+@given(layouts(), st.sampled_from([SMALL, EXPERTS, LATENT]))
+def test_all_layers_by_number_are_all_layers_and_none_are_none(
+    layout: Layout, model: Model
+) -> None:
+    """full:12 and more is full, full:0 on each stage is none; between them the time rises."""
+    asked, full = job(model), replace(layout, recompute="full")
+    for most in (12, 40):
+        assert given_parts(asked, replace(full, recompute_layers=most)) == pytest.approx(
+            given_parts(asked, full)
+        )
+    none = replace(full, recompute_layers=(0,) * layout.pp)
+    assert given_parts(asked, none) == pytest.approx(
+        given_parts(asked, replace(layout, recompute="none"))
+    )
+    steps = [
+        sum(given_parts(asked, replace(full, recompute_layers=most)).values())
+        for most in (1, 2, 4, 12)
+    ]
+    assert steps == pytest.approx(sorted(steps))
+
+
+def test_a_v_has_two_chunks_and_both_ends_on_its_first_stage() -> None:
+    """Messages twice; embedding and head on stage 0; a sixth of the bubble."""
+    plain = Layout(pp=4, dp=16, microbatches=16, zero_stage=0)
+    asked, v_shape = job(), replace(plain, schedule="zbv")
+    axes = axes_of([plain])
+    layer = float(layer_kind(asked, axes, one(NONE)).total[0])
+    ends = end_seconds(asked, axes)
+    both = float(ends.embedding[0] + ends.head[0])
+    message = float(message_seconds(asked, axes)[0])
+    got = given_parts(asked, v_shape)
+    assert got["pp_comm"] == pytest.approx(16 * 2 * message)
+    assert got["compute"] + got["tp_comm"] == pytest.approx(16 * (3 * layer + both))
+    assert got["pipeline_bubble"] == pytest.approx((9 * layer + 3 * 2 * message) / 6)
+    assert given_parts(asked, replace(v_shape, vpp=2)) == got
+    # The reduction of the first stage carries the head's weights too.
+    assert got["dp_comm"] > given_parts(asked, plain)["dp_comm"]
+    assert got["optimizer"] > given_parts(asked, plain)["optimizer"]

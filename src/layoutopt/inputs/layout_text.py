@@ -85,10 +85,12 @@ def layout_to_dict(layout: Layout, layers_per_stage: tuple[int, ...]) -> dict[st
 
 
 def recompute_text(layout: Layout) -> str:
-    """none, selective, full, or full:3 for the first three layers of a stage."""
+    """none, selective, full, full:3 for the first three layers of a stage, or full:4+3+2*0 for a
+    number for each stage."""
     if layout.recompute_layers is None:
         return layout.recompute
-    return f"{layout.recompute}:{layout.recompute_layers}"
+    layers = layout.recompute_layers
+    return f"{layout.recompute}:{layers if isinstance(layers, int) else stages_text(layers)}"
 
 
 def stages_text(layers: tuple[int, ...] | list[int]) -> str:
@@ -141,8 +143,8 @@ def _flag(word: object, field: str) -> bool:
     return choice(str(word), field, _TRUE + _FALSE) in _TRUE
 
 
-def _recompute(word: object, field: str) -> tuple[str, int | None]:
-    """``full:3`` as ("full", 3)."""
+def _recompute(word: object, field: str) -> tuple[str, int | tuple[int, ...] | None]:
+    """``full:3`` as ("full", 3), ``full:4+3+2*0`` as ("full", (4, 3, 0, 0))."""
     kind, colon, layers = str(word).partition(":")
     kind = choice(kind, field, RECOMPUTE)
     if not colon:
@@ -154,6 +156,8 @@ def _recompute(word: object, field: str) -> tuple[str, int | None]:
             value=str(word),
             nearest=(kind, f"full:{layers}"),
         )
+    if "+" in layers or "*" in layers:
+        return kind, _stages(layers, field)
     return kind, read_count(layers, field, most=MOST_STAGES)
 
 
