@@ -342,8 +342,12 @@ def test_a_part_that_recomputes_by_hand() -> None:
     layout = Layout(pp=4, dp=16, microbatches=8, recompute="full", recompute_layers=(2, 3, 0, 0))
     got = memory.stage_bytes(asked, axes_of([layout]), stages_of(layout, 12)).activations[0]
     axes = (one(1), one(1), one(1), one(1))
-    whole, full = (int(memory.activation_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL))
-    plain, again = (int(memory.working_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL))
+    whole, full = (
+        int(activations.activation_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL)
+    )
+    plain, again = (
+        int(activations.working_kib(asked, *axes, one(code))[0]) for code in (NONE, FULL)
+    )
     assert again > plain
     assert got.tolist() == [
         4 * (2 * full + whole) + again, 3 * 3 * full + again, 2 * 3 * whole + plain,
