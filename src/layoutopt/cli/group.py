@@ -15,6 +15,7 @@ COMMANDS = {
     "estimate": "layoutopt.cli.estimate",
     "validate": "layoutopt.cli.validate",
     "calibrate": "layoutopt.cli.calibrate",
+    "sweep": "layoutopt.cli.sweep",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",
