@@ -14,13 +14,6 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.units import KIB
 
-FUSED_LOGIT_BYTES = 6.0
-"""Bytes a logit takes at the loss where cross-entropy is one kernel: 16-bit logits and an fp32 copy
-that becomes the gradient in place (A11)."""
-LOGIT_BYTES = 14.0
-"""The same where it is not: fp32 softmax and gradient stand beside them."""
-
-
 def to_kib(size: Array | float) -> Ints:
     """Bytes as KiB, rounded up."""
     return np.ceil(np.asarray(size) / KIB).astype(np.int64)
@@ -59,9 +52,14 @@ def activation_kib(
     return to_kib(kept)
 
 
-UNFUSED_NORM_BYTES = 12.0
+UNFUSED_NORM_BYTES = 7.0
 """Extra bytes per element that a norm in the framework's own operators keeps for its backward pass:
-the fp32 input, the fp32 normalised value and its 16-bit copy... (A13)."""
+its fp32 input, and its normalised value in 16 bit or, half the time, in fp32 (A13; fitted)."""
+EAGER_ROTARY_BYTES = 4.0
+"""Extra bytes per element of queries and keys where rotary embedding is not one kernel: its fp32
+input (A13)."""
+MASK_BYTES = 2.0
+"""Two one-byte masks a layer, per hidden element: dropout in stacks of unfused operators."""
 
 
 def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
@@ -77,7 +75,8 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     norm = 2.0 + kept + (0.0 if fused_norm(job) else UNFUSED_NORM_BYTES)
     hidden = 2 * norm * model.hidden / share
     attention = _attention_bytes_a_token(job, tp, kept)
-    dropout = 2.0 * model.hidden / share if not attention_kernel(job).startswith("flash") else 0.0
+    masked = not (attention_kernel(job).startswith("flash") and job.software.fused_activation)
+    dropout = MASK_BYTES * model.hidden / share if masked else 0.0
     mlp = dense_share(job) * _mlp_bytes(job, model.ffn / tp, kept)
     if model.moe is not None:
         moe = model.moe
@@ -105,6 +104,8 @@ def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
     again = kept if kept < 2 else 0.0
     if model.mla is None:
         tensors = 2.0 * (2 * model.q_width + 2 * model.kv_width) + again * model.q_width
+        if not job.software.fused_activation:
+            tensors += EAGER_ROTARY_BYTES * (model.q_width + model.kv_width)
         return np.asarray((tensors + 4.0 * model.heads) / tp)
     score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
     value = model.mla.v_head_dim
@@ -194,5 +195,5 @@ def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:
     Where the loss is not vocabulary-parallel, every rank holds all logits.
     """
     vocab = job.model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
-    each = FUSED_LOGIT_BYTES if job.software.fused_loss else LOGIT_BYTES
+    each = job.software.logit_bytes
     return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * vocab * each)

@@ -113,7 +113,7 @@ def memory_of(job: Job, layout: Layout) -> Memory:
     """Peak bytes of every stage of ``layout``, by part."""
     axes, stages = _one(job, layout)
     parts = memory.stage_bytes(job, axes, stages)
-    reserve = memory.reserve_kib(parts.allocated)
+    reserve = memory.reserve_kib(job, parts.allocated)
 
     def row(values: Ints) -> list[int]:
         return [int(v) * KIB for v in np.broadcast_to(values, stages.layers.shape)[0]]
@@ -131,12 +131,13 @@ def memory_of(job: Job, layout: Layout) -> Memory:
     )
     columns = dict(zip(names, map(row, values), strict=True))
     layers = stages.layers[0].tolist()
+    at_step = np.broadcast_to(parts.at_step, stages.layers.shape)[0]
     listed = tuple(
         StageMemory(
             stage=stage,
             layers=layers[stage],
             **{name: column[stage] for name, column in columns.items()},
-            peak_moment=_moment(layout, stage, columns["logits"][stage]),
+            peak_moment=_moment(layout, stage, columns["logits"][stage], bool(at_step[stage])),
         )
         for stage in range(len(layers))
     )
@@ -149,7 +150,9 @@ def memory_of(job: Job, layout: Layout) -> Memory:
     )
 
 
-def _moment(layout: Layout, stage: int, logits: int) -> str:
+def _moment(layout: Layout, stage: int, logits: int, at_step: bool) -> str:
+    if at_step:
+        return "optimizer step"
     if logits:
         return "loss of microbatch 1"
     held, unit = min(layout.pp - stage, layout.microbatches), ""

@@ -6,7 +6,7 @@ what fits by the same numbers, to the last bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -16,12 +16,18 @@ from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import layers_in_flight, recomputed_in_flight
 from layoutopt.costmodel.stages import Stages
-from layoutopt.units import GIB, KIB
+from layoutopt.units import GIB, KIB, MIB
 
 RESERVE_PER_MILLE = 50
 """Allocator reserve over allocated bytes: measured runs show 3 to 9% (A10)."""
+FRAGMENTED_PER_MILLE = 20
+"""What is left of it where the device runs full and the allocator gives back what it caches: blocks
+that are split too finely to use (A10)."""
 CONTEXT_BYTES = int(1.5 * GIB)
 """CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
+WORKSPACE_BYTES = 96 * MIB
+"""Workspaces of cuBLAS and Transformer Engine inside the allocator (A11): what 120 small runs of
+Megatron's tests hold between steps beside their state."""
 
 
 def usable_bytes(job: Job) -> int:
@@ -29,15 +35,24 @@ def usable_bytes(job: Job) -> int:
     return job.cluster.gpu.memory_bytes - CONTEXT_BYTES
 
 
-def reserve_kib(allocated_kib: Ints) -> Ints:
-    """What the allocator holds beyond ``allocated_kib``, rounded up."""
-    return -(-allocated_kib * RESERVE_PER_MILLE // 1000)
+def reserve_kib(job: Job, allocated_kib: Ints) -> Ints:
+    """What the allocator holds beyond ``allocated_kib``, rounded up.
+
+    It caches what was freed as long as there is room, and gives it back before it fails.
+    """
+    cached = _per_mille(allocated_kib, RESERVE_PER_MILLE)
+    room = usable_bytes(job) // KIB - allocated_kib
+    return np.maximum(_per_mille(allocated_kib, FRAGMENTED_PER_MILLE), np.minimum(cached, room))
+
+
+def _per_mille(kib: Ints, share: int) -> Ints:
+    return -(-kib * share // 1000)
 
 
 def largest_allocation_kib(job: Job) -> int:
     """The most KiB that may be allocated: with its reserve it just fits."""
     usable = usable_bytes(job) // KIB
-    return usable * 1000 // (1000 + RESERVE_PER_MILLE)
+    return usable * 1000 // (1000 + FRAGMENTED_PER_MILLE)
 
 
 @dataclass(frozen=True)
@@ -48,10 +63,12 @@ class State:
     gradients: Ints
     optimizer: Ints
     buffers: Ints
+    step: Ints
+    """What the optimizer step needs beside all of that, while no activation is held."""
 
     @property
     def total(self) -> Ints:
-        """All of it."""
+        """All of it but what the step alone needs."""
         return self.weights + self.gradients + self.optimizer + self.buffers
 
 
@@ -89,12 +106,22 @@ def state_kib(
         whole = dense / np.where(sharded, size, 1) + experts / np.where(sharded, replicas, 1)
         return to_kib(bytes_each * whole)
 
+    each, whole = gradient_bytes(job), software.keeps_whole_gradients & (np.asarray(pp) > 1)
     return State(
         weights=held(software.weight_bytes, 3),
-        gradients=held(software.gradient_bytes, 2),
+        gradients=np.where(whole, held(each, 4), held(each, 2)),
         optimizer=held(software.optimizer_bytes, 1),
+        step=held(software.step_bytes, 1),
         buffers=_sharding_buffers(job, tp, z, layers, first, last, size, reshard, ep, etp),
     )
+
+
+def gradient_bytes(job: Job) -> int:
+    """Bytes that a stage holds for each gradient."""
+    software = job.software
+    if job.training.precision == "fp16" and software.fp16_gradient_bytes is not None:
+        return software.fp16_gradient_bytes
+    return software.gradient_bytes + software.gradient_copy_bytes
 
 
 def _sharding_buffers(
@@ -127,7 +154,9 @@ def _sharding_buffers(
     reducing = job.software.gradient_bytes * np.maximum(layer, ends)
     copied = (zero_stage == 3) & ((size > 1) | (job.software.weight_bytes > 2))
     scattered = (zero_stage >= 2) & (size > 1)
-    return to_kib(np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0))
+    whole = np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0)
+    buckets = np.where((zero_stage >= 1) & (size > 1), job.software.bucket_bytes, 0)
+    return to_kib(whole + buckets + WORKSPACE_BYTES)
 
 
 @dataclass(frozen=True)
@@ -137,23 +166,21 @@ class StageBytes:
     state: State
     activations: Ints
     logits: Ints
+    at_step: Flags
+    """Whether the worst moment is the optimizer step."""
 
     @property
     def allocated(self) -> Ints:
         """KiB that tensors hold at the stage's worst moment."""
         return self.state.total + self.activations + self.logits
 
-    @property
-    def reserved(self) -> Ints:
-        """With the allocator's reserve."""
-        return self.allocated + reserve_kib(self.allocated)
 
 
 def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     """Peak KiB of every listed stage.
 
-    The peak is either in a layer's backward pass or, on the last stage, at the loss, where the
-    logits stand instead of a layer's gradients.
+    The peak is in a layer's backward pass; or, on the last stage, at the loss, where the logits
+    stand instead of a layer's gradients; or in the optimizer step, when no activation is held.
     """
 
     def wide(values: Ints) -> Ints:
@@ -174,11 +201,15 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     )
     activations, working = _layers_held(job, axes, stages)
     logits = wide(logits_kib(job, axes.tp, axes.cp, axes.micro_batch))
-    at_loss = stages.last & (logits > working)
+    beside = working if job.software.keeps_logits else np.zeros_like(working)
+    at_loss = stages.last & (logits + beside > working)
+    least = np.where(at_loss, beside, working)
+    at_step = state.step > activations + least + np.where(at_loss, logits, 0)
     return StageBytes(
-        state=state,
-        activations=activations + np.where(at_loss, 0, working),
-        logits=np.where(at_loss, logits, 0),
+        state=replace(state, buffers=state.buffers + np.where(at_step, state.step, 0)),
+        activations=np.where(at_step, 0, activations + least),
+        logits=np.where(at_loss & ~at_step, logits, 0),
+        at_step=at_step,
     )
 
 

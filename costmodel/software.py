@@ -15,6 +15,15 @@ from layoutopt.costmodel.model import Frozen
 from layoutopt.errors import InputError
 
 
+class Release(Frozen):
+    """An older release of a profile's framework that differs in a few capabilities."""
+
+    matches: tuple[str, ...]
+    """Lower-case fragments of a record's ``framework`` field."""
+    capabilities: dict[str, Any]
+    """Fields of Software and their values in that release; nothing fitted."""
+
+
 class Software(Frozen):
     """One training framework at one epoch of its life."""
 
@@ -24,12 +33,31 @@ class Software(Frozen):
     describes: str
     matches: tuple[str, ...] = ()
     """Lower-case fragments of a record's ``framework`` field that this profile describes."""
+    releases: tuple[Release, ...] = ()
     gradient_bytes: int = 4
     """Bytes a gradient is accumulated and reduced in."""
     weight_bytes: int = 2
     """Bytes of the working copy of a weight (4: parameters are kept in fp32 and cast)."""
     optimizer_bytes: int = 12
-    """fp32 master weight and two moments."""
+    """fp32 master weight and two moments (16: with an fp32 gradient; 8: moments in 16 bit)."""
+    gradient_copy_bytes: int = 0
+    """Bytes of a second gradient: the 16-bit one beside its fp32 sum."""
+    fp16_gradient_bytes: int | None = None
+    """Bytes a gradient is held in where training runs in fp16; None: as in bf16."""
+    step_bytes: int = 0
+    """Bytes a parameter of the optimizer's shard takes for the time of the step: fp32 gradients and
+    temporaries of an optimizer that is not fused into one kernel."""
+    keeps_whole_gradients: bool = False
+    """With a pipeline, ZeRO-3 reduces gradients once a step and holds a stage's whole until then
+    (FSDP2 under torch.distributed.pipelining)."""
+    bucket_bytes: int = 0
+    """Communication buffers of the sharded optimizer inside the allocator."""
+    keeps_logits: bool = False
+    """What the loss holds lives until the microbatch's backward pass is over."""
+    logit_bytes: float = 14.0
+    """Bytes a logit takes at the loss. 6: 16-bit logits and an fp32 copy that turns into softmax and
+    gradient in place (Megatron's vocabulary-parallel cross-entropy); 14: softmax and gradient stand
+    beside them; 18: 16-bit copies gathered from tp ranks as well; 4: no fp32 copy at all."""
     vocab_parallel_loss: bool = True
     """Logits and cross-entropy stay sharded over tp."""
     fused_loss: bool = False
@@ -117,8 +145,20 @@ def software_for_record(framework: str) -> Software:
     text = framework.lower()
     found = [
         (len(fragment), -order, profile)
-        for order, profile in enumerate(_table().values())
+        for order, profile in enumerate(_releases())
         for fragment in profile.matches
         if fragment in text
     ]
     return max(found, key=lambda row: row[:2])[2] if found else software("generic")
+
+
+@lru_cache(maxsize=1)
+def _releases() -> tuple[Software, ...]:
+    """All profiles, each followed by its older releases."""
+    found: list[Software] = []
+    for profile in _table().values():
+        found.append(profile)
+        for release in profile.releases:
+            changed = {**profile.model_dump(), **release.capabilities, "matches": release.matches}
+            found.append(Software(**changed))
+    return tuple(found)

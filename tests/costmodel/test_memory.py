@@ -301,7 +301,7 @@ def test_what_fits_is_one_integer_comparison(usable: int) -> None:
     asked = job(cluster=CLUSTER.model_copy(update={"gpu": gpu}))
     largest = memory.largest_allocation_kib(asked)
     for allocated, fits in ((largest, True), (largest + 1, False)):
-        reserved = allocated + int(memory.reserve_kib(one(allocated))[0])
+        reserved = allocated + int(memory.reserve_kib(asked, one(allocated))[0])
         assert (reserved * KIB <= memory.usable_bytes(asked)) == fits
 
 

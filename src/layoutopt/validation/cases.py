@@ -21,6 +21,7 @@ from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
+from layoutopt.validation.gaps import likely_recompute
 from layoutopt.validation.records import Record
 
 Figure = Literal["time", "memory", "fit"]
@@ -54,6 +55,9 @@ _EXPERT_TP_NOTE = re.compile(r"(?:\bexpert TP:?|\bETP) (\d+)")
 _ALLOCATED_NOTE = re.compile(r"\b(?:peak|max) allocated\b|max_memory_allocated", re.IGNORECASE)
 _RESERVED_NOTE = re.compile(r"\b(?:peak|max) reserved\b", re.IGNORECASE)
 _INTERLEAVED_NOTE = re.compile(r"\binterleaved pipeline\b", re.IGNORECASE)
+_ATTENTION_NOTE = re.compile(
+    r"\battention backend: (?P<backend>unfused|flash|fused)\b|\bimplementation: (?P<local>local)\b"
+)
 _LAST_RANK_NOTE = re.compile(r"memory of the rank that writes the log \(the last one\)")
 
 
@@ -173,7 +177,7 @@ def _training(record: Record, gpu: Gpu, software: Software, filled: list[str]) -
         given["seq_len"],
         given["global_batch"],
         precision,
-        attention_kernel(kernel, record.layout.get("flash_attention"), software),
+        attention_kernel(kernel, _flash(record), software),
         None if kernel is None else "+rmsnorm_kernel" in kernel,
     )
 
@@ -190,6 +194,18 @@ def _cached_training(
         attention_kernel=kernel,
         fused_norm=fused_norm,
     )
+
+
+def _flash(record: Record) -> bool | None:
+    """layout.flash_attention; else what the notes say of Megatron's attention.
+
+    Its backend "unfused", and its "local" implementation, keep the scores of the fused softmax.
+    """
+    given: bool | None = record.layout.get("flash_attention")
+    note = _ATTENTION_NOTE.search(record.notes)
+    if given is not None or note is None:
+        return given
+    return note["backend"] in ("flash", "fused")
 
 
 def attention_kernel(kernel: object, flash: bool | None, software: Software) -> str | None:
@@ -233,7 +249,19 @@ def _layout(record: Record, job: Job, filled: list[str]) -> Layout:
         filled.append(f"layout.vpp = {vpp}: not given with pp {layout.pp}")
     else:
         vpp = record.layout.get("vpp") or 1
-    return replace(layout, vpp=vpp, etp=_expert_tp(record, layout, filled))
+    layout = replace(layout, vpp=vpp, etp=_expert_tp(record, layout, filled))
+    return layout if record.layout.get("recompute") else _recompute(layout, job, filled)
+
+
+def _recompute(layout: Layout, job: Job, filled: list[str]) -> Layout:
+    """The framework's usual recompute, or what it takes to fit."""
+    likely = likely_recompute(job, layout)
+    if likely.recompute != layout.recompute:
+        filled[:] = [word for word in filled if not word.startswith("layout.recompute =")]
+        filled.append(
+            f"layout.recompute = {likely.recompute}: the least of it with which the run fits"
+        )
+    return likely
 
 
 def _degrees(record: Record, gpus: int, filled: list[str]) -> dict[str, int]:
