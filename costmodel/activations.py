@@ -14,6 +14,7 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.units import KIB
 
+
 def to_kib(size: Array | float) -> Ints:
     """Bytes as KiB, rounded up."""
     return np.ceil(np.asarray(size) / KIB).astype(np.int64)

@@ -175,7 +175,6 @@ class StageBytes:
         return self.state.total + self.activations + self.logits
 
 
-
 def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     """Peak KiB of every listed stage.
 

@@ -79,8 +79,8 @@ class Memory:
 
     @property
     def worst(self) -> StageMemory:
-        """The stage that reserves most."""
-        return max(self.stages, key=lambda stage: stage.reserved)
+        """The stage that holds, and so reserves, most."""
+        return max(self.stages, key=lambda stage: stage.allocated)
 
 
 @dataclass(frozen=True)

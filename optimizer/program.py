@@ -77,9 +77,16 @@ def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program
     )
     if space.keeps("every_stage_fits"):
         held = rules.Memory(
-            group.layer, tables.layer, group.ends, tables.ends, group.shard, tables.shard
+            group.layer,
+            tables.layer,
+            group.ends,
+            tables.ends,
+            group.shard,
+            tables.shard,
+            keeps_logits=space.job.software.keeps_logits,
         )
         most = largest_allocation_kib(space.job)
+        rules.every_step_fits(degrees, group.shard, tables.shard, most)
         rules.every_stage_fits(degrees, space, chunks, held, most)
     step = _step(degrees, space, tables, group, chunks)
     model.minimize(step)

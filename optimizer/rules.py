@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
+import numpy as np
+
 from layoutopt.costmodel.axes import ints
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import STAGES, StageShape, Table, held_layers, stage_shapes
@@ -68,8 +70,17 @@ class Memory:
     """What a stage holds, as columns of the tables, KiB."""
 
     def __init__(
-        self, layer: Rows, layers: Table, ends: Rows, end: Table, shard: Rows, sharding: Table
+        self,
+        layer: Rows,
+        layers: Table,
+        ends: Rows,
+        end: Table,
+        shard: Rows,
+        sharding: Table,
+        *,
+        keeps_logits: bool,
     ):
+        self.keeps_logits = keeps_logits
         self.saved = layer.at_least(layers.columns["saved"], "saved")
         self.working = layer.at_least(layers.columns["working"], "working")
         self.logits = ends.at_least(end.columns["logits"], "logits")
@@ -77,6 +88,13 @@ class Memory:
             name: shard.at_least(sharding.columns[f"state_{name}"], f"state_{name}")
             for name in STAGES
         }
+
+
+def every_step_fits(degrees: Degrees, shard: Rows, sharding: Table, largest_kib: int) -> None:
+    """What the optimizer step needs, while no activation is held, fits beside the state."""
+    most = np.max([sharding.columns[f"step_{name}"] for name in STAGES], axis=0)
+    for place in np.flatnonzero(most > largest_kib).tolist():
+        degrees.model.add(shard.literals[place] == 0)
 
 
 def every_stage_fits(
@@ -130,4 +148,5 @@ def _fits(
     model = degrees.model
     model.add(rest + held.working <= largest_kib).only_enforce_if(when)
     if shape.last:
-        model.add(rest + held.logits <= largest_kib).only_enforce_if(when)
+        beside = held.working if held.keeps_logits else 0
+        model.add(rest + held.logits + beside <= largest_kib).only_enforce_if(when)

@@ -346,9 +346,13 @@ class _Builder:
             stages.last,
             ep=ep,
             reshard=self._reshard(self.shard_rows[:, 1])[:, None],
-        ).total
-        wide = np.broadcast_to(state, stages.layers.shape)
-        return {f"state_{name}": wide[:, index] for index, name in enumerate(STAGES)}
+        )
+        columns = {"state": state.total, "step": state.total + state.step}
+        return {
+            f"{part}_{name}": np.broadcast_to(column, stages.layers.shape)[:, index]
+            for part, column in columns.items()
+            for index, name in enumerate(STAGES)
+        }
 
 
 def _quanta(seconds: Array, quantum: float) -> Ints:

@@ -33,7 +33,15 @@ def fit(degrees: Degrees, space: Space) -> None:
         degrees.rows(table.name, table.axes, table.rows.tolist())
         for table in (tables.layer, tables.ends, tables.shard)
     )
-    held = rules.Memory(layer, tables.layer, ends, tables.ends, shard, tables.shard)
+    held = rules.Memory(
+        layer,
+        tables.layer,
+        ends,
+        tables.ends,
+        shard,
+        tables.shard,
+        keeps_logits=space.job.software.keeps_logits,
+    )
     chunks = rules.cut_layers_evenly(degrees, space)
     rules.use_the_batch(degrees, space)
     rules.use_every_gpu(degrees, space)
