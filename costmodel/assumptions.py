@@ -12,6 +12,7 @@ from layoutopt.costmodel.efficiency import efficiencies
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.machine import fused_norm, machine, used_gpus
+from layoutopt.costmodel.placement import PRICED
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ def _unlike_layers(job: Job, layout: Layout) -> bool:
 
 
 def _unread(job: Job, layout: Layout) -> bool:
-    return layout.axis_order != Layout().axis_order or job.model.mtp_layers > 0
+    return layout.axis_order not in PRICED or job.model.mtp_layers > 0
 
 
 def _under_limit(job: Job, layout: Layout) -> bool:

@@ -51,16 +51,40 @@ def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
     """
     size, stride = np.asarray(size), np.asarray(stride)
     span = size * stride
-    inside = np.ones_like(span)
-    bandwidth = edge = np.full(span.shape, np.inf)
-    edge_latency = exchange = np.zeros(span.shape)
-    latency = np.full(span.shape, levels[0].setup_s)
+    return _crossing(levels, size, [np.gcd(span, one.domain_gpus) // stride for one in levels])
+
+
+def nested_group(
+    levels: tuple[LinkLevel, ...], near: Ints, stride: Ints, far: Ints, far_stride: Ints
+) -> Group:
+    """near * far ranks: ``near`` of them ``stride`` GPUs apart, and that ``far`` times over.
+
+    ``far_stride`` is a multiple of what the near ones span. As in `group`, a domain holds as many
+    ranks as the worst cut leaves on one side.
+    """
+    near, far = np.asarray(near), np.asarray(far)
+    held = [
+        np.maximum(1, np.gcd(near * stride, one.domain_gpus) // stride)
+        * np.maximum(1, np.gcd(far * far_stride, one.domain_gpus) // far_stride)
+        for one in levels
+    ]
+    return _crossing(levels, near * far, held)
+
+
+def _crossing(levels: tuple[LinkLevel, ...], size: Ints, held: list[Ints]) -> Group:
+    """A group of which a domain of each level holds ``held`` ranks."""
+    size = np.asarray(size)
+    shape = np.broadcast(size, *held).shape
+    inside = np.ones(shape, dtype=np.int64)
+    bandwidth = edge = np.full(shape, np.inf)
+    edge_latency = exchange = np.zeros(shape)
+    latency = np.full(shape, levels[0].setup_s)
     for number, level in enumerate(levels):
         if number == len(levels) - 1:
             # A cluster may be larger than its last level says: that level reaches everywhere.
-            wider = np.broadcast_to(size, span.shape)
+            wider = np.broadcast_to(size, shape)
         else:
-            wider = np.maximum(inside, np.gcd(span, level.domain_gpus) // stride)
+            wider = np.maximum(inside, held[number])
         crosses = wider > inside
         adapters = inside if number else 1
         through = np.minimum(bandwidth, adapters * level.bytes_per_s)

@@ -17,6 +17,7 @@ from layoutopt.costmodel.counts import (
 from layoutopt.costmodel.extrapolation import warnings_for
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.placement import ordered
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
 from layoutopt.costmodel.stages import Stages, even_classes, stages_of
 from layoutopt.units import KIB, TERA
@@ -28,6 +29,7 @@ def estimate(job: Job, layout: Layout) -> Estimate:
     The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
     and no formula reads yet is named in ``warnings`` (A18).
     """
+    job = ordered(job, layout.axis_order)
     axes, stages = _one(job, layout)
     step_time = _step_time(job, axes, stages)
     size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from layoutopt.costmodel.efficiency import efficiencies
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.placement import PRICED
 
 MEASURED_GPUS = 10_000
 """Of the 1,727 step times in benchmarks/measured, 3 are from more GPUs than this, all of them
@@ -41,9 +42,8 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
 
 
 def _left_out(job: Job, layout: Layout) -> Iterator[str]:
-    usual = Layout().axis_order
-    if layout.axis_order != usual:
-        yield f"axis_order {layout.axis_order} is priced as {usual} (A18)"
+    if layout.axis_order not in PRICED:
+        yield f"axis_order {layout.axis_order} is priced as {PRICED[0]} (A18)"
     if layout.schedule in ("zb-h1", "zbv"):
         yield (
             f"schedule {layout.schedule}: forward pass, input gradient and weight gradient of a "

@@ -9,6 +9,9 @@ Recompute = Literal["none", "selective", "full"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 """In the order of the integer codes that arrays of layouts use: 0, 1, 2."""
 
+PIPELINE_LAST, PIPELINE_INSIDE = "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
+"""Orders of the axes, innermost first: stages apart, or the stages of a pipeline together."""
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -40,7 +43,7 @@ class Layout:
     cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
     schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"] = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
-    axis_order: str = "tp-cp-ep-dp-pp"
+    axis_order: str = PIPELINE_LAST
 
     @property
     def gpus(self) -> int:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
+from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
 from layoutopt.costmodel.stages import even_split
 
 
@@ -96,6 +97,7 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     found += _pipeline(job, layout)
     found += _framework_pipeline(job, layout)
     found += _experts_and_sharding(job, layout)
+    found += _order(job, layout)
     return found
 
 
@@ -347,6 +349,27 @@ def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
                 shard,
                 f"shard_degree {shard} does not divide dp x cp = {layout.dp * layout.cp}",
                 nearest_of(divisors(layout.dp * layout.cp), shard),
+            )
+        )
+    return found
+
+
+def _order(job: Job, layout: Layout) -> list[Broken]:
+    found, name, order = [], job.software.framework, layout.axis_order
+    if not order_is_accepted(job, order):
+        orders = job.software.axis_orders
+        message = f"{job.software.name} numbers its ranks {' or '.join(orders)}, not {order}"
+        found.append(Broken("framework_orders", "axis_order", order, message, orders))
+    elif not order_keeps_stages_whole(job, layout):
+        found.append(
+            Broken(
+                "order_keeps_stages_whole",
+                "axis_order",
+                order,
+                f"{name} runs {order} with pp {layout.pp} only where attention and experts have "
+                "equally many replicas: "
+                + ("cp 1" if job.model.moe is None else f"ep x etp = {layout.tp * layout.cp}"),
+                (PIPELINE_LAST,),
             )
         )
     return found

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, compute
+from layoutopt.costmodel import collectives, compute, placement
 from layoutopt.costmodel.axes import Array, Flags, Ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import Machine, machine
+from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.model import Model
 
 
@@ -71,21 +71,21 @@ def gather_seconds(
     reshard: Flags | bool = True,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    cp: Ints | int = 1,
 ) -> Gathers:
     """Weight gathers and gradient scatters that repeat for every layer and microbatch.
 
-    Axes (tp, pp, zero_stage), for experts ep too. ZeRO-3 gathers a layer's 16-bit weights before
-    the forward and, where they were re-sharded, before the backward pass, and scatters gradients
-    after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
+    Axes (tp, pp, zero_stage), for experts ep too, and cp with the pipeline inside. ZeRO-3 gathers
+    a layer's 16-bit weights before the forward and, where they were re-sharded, before the
+    backward pass, and scatters gradients after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
     """
-    rates = machine(job)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    ranks = collectives.group(rates.levels, size, tp)
+    ranks = placement.replicas(job, size, tp, pp, cp)
     parameters = stage_parameters(job, tp, 1.0, np.asarray(False), np.asarray(False))
     gather = collectives.all_gather(ranks, 2.0 * parameters)
     scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
     if job.model.moe is not None:
-        replicas = _expert_replicas(job, rates, pp, ep, etp)
+        replicas = placement.expert_replicas(job, pp, ep, etp)
         experts = expert_parameters(job, 1.0, np.asarray(ep), etp)
         gather = gather + collectives.all_gather(replicas, 2.0 * experts)
         scatter = scatter + collectives.reduce_scatter(
@@ -97,14 +97,6 @@ def gather_seconds(
         z >= 2, scatter, 0.0
     )
     return Gathers(forward, backward)
-
-
-def _expert_replicas(
-    job: Job, rates: Machine, pp: Ints, ep: Ints | int, etp: Ints | int
-) -> collectives.Group:
-    """Ranks that hold the same experts: gpus / (ep * etp * pp), that many experts' ranks apart."""
-    width = np.asarray(ep * np.asarray(etp), dtype=np.int64)
-    return collectives.group(rates.levels, np.maximum(1, job.gpus // (pp * width)), width)
 
 
 @dataclass(frozen=True)
@@ -127,20 +119,21 @@ def sync_seconds(
     ep: Ints | int = 1,
     etp: Ints | int = 1,
     head: Flags | bool = False,
+    cp: Ints | int = 1,
 ) -> Sync:
     """Gradient reduction and weight gather of the first stage, once a step.
 
-    Axes (tp, pp, zero_stage). ZeRO-0 all-reduces; ZeRO-1 scatters gradients and gathers weights;
-    ZeRO-2/3 did both per microbatch: only the ends (embedding, head) are left here (A15). Where
-    the shard group is a part of the replicas (HSDP) its shards are then summed across the parts.
-    Expert weights reduce over their own group. ``head``: the first stage holds the loss head too,
-    as it does alone.
+    Axes (tp, pp, zero_stage), and cp with the pipeline inside. ZeRO-0 all-reduces; ZeRO-1 scatters
+    gradients and gathers weights; ZeRO-2/3 did both per microbatch: only the ends (embedding, head)
+    are left here (A15). Where the shard group is a part of the replicas (HSDP) its shards are then
+    summed across the parts. Expert weights reduce over their own group. ``head``: the first stage
+    holds the loss head too, as it does alone.
     """
-    rates, software = machine(job), job.software
+    software = job.software
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if group is None else group
-    ranks = collectives.group(rates.levels, size, tp)
-    sharded = ranks if shard is None else collectives.group(rates.levels, shard, tp)
+    ranks = placement.replicas(job, size, tp, pp, cp)
+    sharded = ranks if shard is None else placement.replicas(job, shard, tp, pp, cp)
     dense = stage_parameters(job, tp, stage_layers, np.asarray(True), (pp == 1) | head)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
@@ -149,13 +142,13 @@ def sync_seconds(
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
     gather = collectives.all_gather(sharded, 2.0 * once, pieces)
     if shard is not None:
-        replicas = collectives.group(rates.levels, size // shard, np.asarray(tp) * shard)
+        replicas = placement.shard_groups(job, size // shard, shard, tp, pp)
         across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
         reduce = reduce + across
     total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
     if job.model.moe is not None:
         experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        replicas = _expert_replicas(job, rates, pp, ep, etp)
+        replicas = placement.expert_replicas(job, pp, ep, etp)
         scatter = collectives.reduce_scatter(replicas, software.gradient_bytes * experts)
         total_reduce = total_reduce + scatter * np.select([z == 0, z == 1], [2, 1], 0)
         gathered = collectives.all_gather(replicas, 2.0 * experts)
@@ -163,12 +156,11 @@ def sync_seconds(
     return Sync(total_reduce, total_gather)
 
 
-def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints) -> Array:
+def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints, cp: Ints | int = 1) -> Array:
     """Sum of the shared table's gradient between first and last stage: axes (tp, pp)."""
     if not job.model.tied_embeddings:
         return np.zeros(np.broadcast(tp, pp).shape)
-    rates = machine(job)
-    link = collectives.farthest(rates.levels, job.gpus)
+    link = placement.boundary(job, tp, np.asarray(cp), pp)
     size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
     return np.where(np.asarray(pp) > 1, collectives.all_reduce(link, size), 0.0)
 

@@ -11,6 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
+from layoutopt.costmodel.layout import PIPELINE_LAST
 from layoutopt.costmodel.model import Frozen
 from layoutopt.errors import InputError
 
@@ -72,6 +73,8 @@ class Software(Frozen):
     selective_scope: Literal["core_attention", "per_op"] = "core_attention"
     """What selective recompute runs again: attention's inner tensors (Megatron), or every second
     matrix product and all elementwise work (torchtitan)."""
+    axis_orders: tuple[str, ...] = (PIPELINE_LAST,)
+    """Orders in which the framework can number its ranks, innermost axis first."""
     overlap_grad_reduce: float = 0.9
     """Share of the gradient reduction that can hide behind the last microbatch's backward pass."""
     overlap_param_gather: float = 0.5

@@ -209,6 +209,7 @@ def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
         reshard=axes.reshard,
         ep=axes.ep,
         etp=axes.etp,
+        cp=axes.cp,
     )
     share = job.software.overlap_fsdp
     return exposed(wire.forward, layer.forward, share) + exposed(
@@ -234,6 +235,7 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
         ep=axes.ep,
         etp=axes.etp,
         head=axes.v_shape,
+        cp=axes.cp,
     )
     software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
 
@@ -247,7 +249,7 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     forward = window(lambda kind: kind.terms.forward)
     seconds = exposed(sync.reduce, backward, software.overlap_grad_reduce)
     seconds = seconds + exposed(sync.gather, forward, software.overlap_param_gather)
-    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp)
+    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     optimizer = sharding.optimizer_seconds(
         job,
         axes.tp,

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, compute
+from layoutopt.costmodel import collectives, compute, placement
 from layoutopt.costmodel.axes import FULL, Array, Flags, Ints
 from layoutopt.costmodel.compute import Seconds
 from layoutopt.costmodel.job import Job
@@ -205,13 +205,11 @@ def message_seconds(
 ) -> Array:
     """Exposed seconds of one stage boundary, one microbatch and chunk, both directions.
 
-    Axes (tp, cp, pp, micro_batch); zero where pp is 1. pp is the outermost axis (A5), so some
-    boundary crosses the outermost level of the job, and that stage sets the pace. With sequence
-    parallelism, or where the framework scatters and gathers, each tp rank sends its own share
-    (Narayanan 2021, section 4.1).
+    Axes (tp, cp, pp, micro_batch); zero where pp is 1. The pair of stages that stand farthest
+    apart sets the pace (placement.boundary). With sequence parallelism, or where the framework
+    scatters and gathers, each tp rank sends its own share (Narayanan 2021, section 4.1).
     """
-    rates = machine(job)
-    link = collectives.farthest(rates.levels, job.gpus)
+    link = placement.boundary(job, tp, cp, pp)
     share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
     size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
