@@ -77,7 +77,8 @@ def gather_seconds(
 
     Axes (tp, pp, zero_stage), for experts ep too, and cp with the pipeline inside. ZeRO-3 gathers
     a layer's 16-bit weights before the forward and, where they were re-sharded, before the
-    backward pass, and scatters gradients after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019, section 7; Zhao 2023, section 3.
+    backward pass, and scatters gradients after it; ZeRO-2 scatters alone. Source: Rajbhandari 2019,
+    section 7; Zhao 2023, section 3.
     """
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
     ranks = placement.replicas(job, size, tp, pp, cp)

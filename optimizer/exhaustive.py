@@ -12,7 +12,7 @@ from dataclasses import replace
 
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate, memory_of
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import PIPELINE_INSIDE, RECOMPUTE, Layout
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
@@ -44,6 +44,16 @@ def try_everything(question: Question) -> Outcome:
 
 def every_layout(question: Question) -> Iterator[Layout]:
     """Every legal layout of the question, memory ignored, one after another."""
+    yield from layouts_like(question, Layout())
+    # Another order is searched for dense models, whose pipelines then stand together.
+    if PIPELINE_INSIDE in question.job.software.axis_orders and not question.job.model.moe:
+        for layout in layouts_like(question, Layout(axis_order=PIPELINE_INSIDE)):
+            if layout.pp > 1 and layout.cp == 1:
+                yield layout
+
+
+def layouts_like(question: Question, start: Layout) -> Iterator[Layout]:
+    """Every legal layout that shares with ``start`` what is not in AXES: the axis order."""
     job = question.job
     gpus, batch, layers = job.gpus, job.training.global_batch, job.model.layers
     experts = job.model.moe.experts if job.model.moe else 1
@@ -53,7 +63,7 @@ def every_layout(question: Question) -> Iterator[Layout]:
                 dp = gpus // (tp * cp * pp)
                 if pp > layers or batch % dp:
                     continue
-                plain = Layout(tp=tp, cp=cp, pp=pp, dp=dp)
+                plain = replace(start, tp=tp, cp=cp, pp=pp, dp=dp)
                 for micro_batch in _dividing(batch // dp):
                     shape = replace(
                         plain,

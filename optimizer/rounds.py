@@ -184,6 +184,11 @@ class Rounds:
         """No layout's step has fewer quanta."""
         return int(self.floors.shape.columns["step"].min())
 
+    def least_wall_s(self) -> float:
+        """No layout's run is shorter, by the floors alone."""
+        quanta = self._floor() - self.tables.delta - 1
+        return min(self.clock.wall_s(self.clock.step_s(quanta), save) for save in self.saves)
+
     def _first_in_order(self, program: Program) -> None:
         """More ties than are worth pricing: only the first in the order of AXES is kept."""
         program.model.minimize(program.degrees.place_in_order(AXES))

@@ -14,18 +14,17 @@ from collections.abc import Sequence
 
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.errors import InternalError
+from layoutopt.optimizer import orders
 from layoutopt.optimizer.alternatives import alternatives, seen_of
 from layoutopt.optimizer.explain import explain
 from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
+from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
-from layoutopt.optimizer.space import Space, space_of
+from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.survey import Seen, Survey
-
-RESOLUTION = 1e-6
-"""Relative difference of wall times up to which two answers are equally good."""
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -37,8 +36,8 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     """
     budget = budget or Budget()
     began = time.monotonic()
-    space = space_of(question)
-    if not space.candidates:
+    space = orders.first_space(question)
+    if space is None:
         raise nearest_legal(question)
     rounds, ended = proved(space, budget, began)
     return concluded(budget, rounds, ended, began)
@@ -47,13 +46,13 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
 def proved(
     space: Space, budget: Budget, began: float, most_wall_s: float = math.inf
 ) -> tuple[Rounds, Ended]:
-    """The search of one space: the best layout whose run takes at most ``most_wall_s``.
+    """The search of one question, in every order of the axes.
 
-    Loops over GPU counts and batches call it with the best that they know as the limit; a layout
-    that is returned may be over the limit, and is then only one that was met on the way.
+    The best layout whose run takes at most ``most_wall_s``. Loops over GPU counts and batches call
+    it with the best that they know as the limit; a layout that is returned may be over the limit,
+    and is then only one that was met on the way.
     """
-    rounds = Rounds(space, budget, began, most_wall_s)
-    return rounds, rounds.run()
+    return orders.proved(space, budget, began, most_wall_s)
 
 
 def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Outcome:
@@ -117,7 +116,7 @@ def _report(space: Space, budget: Budget, ended: Ended, began: float) -> SearchR
         bound=bound,
         gap=gap,
         wall_s=time.monotonic() - began,
-        candidates=space.candidates,
+        candidates=orders.candidates_of(space),
         workers=budget.workers,
     )
 

@@ -16,7 +16,7 @@ from typing import Any
 from layoutopt.costmodel import rules as legal
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import PIPELINE_INSIDE, RECOMPUTE, Layout
 from layoutopt.costmodel.rules import divisors
 from layoutopt.optimizer.question import AXES, Limit, Question
 
@@ -192,11 +192,13 @@ def arithmetic_values(job: Job) -> Values:
     of_gpus = divisors(gpus)
     of_batch = divisors(batch)
     chunk_counts = {n // pp for n in (layers, layers + 2) for pp in of_gpus if n % pp == 0}
+    # Stages apart or a pipeline together: the latter is priced for whole replicas (see orders).
+    inside = job.axis_order == PIPELINE_INSIDE
     counts = sorted({v for count in chunk_counts if count > 0 for v in divisors(count)} | {1})
     return {
         "tp": tuple(tp for tp in of_gpus if tp <= job.model.heads),
-        "cp": tuple(cp for cp in of_gpus if cp <= job.training.seq_len),
-        "pp": tuple(pp for pp in of_gpus if pp <= layers),
+        "cp": (1,) if inside else tuple(cp for cp in of_gpus if cp <= job.training.seq_len),
+        "pp": tuple(pp for pp in of_gpus if pp <= layers and (pp > 1 or not inside)),
         "dp": tuple(dp for dp in of_gpus if batch % dp == 0),
         "ep": divisors(experts),
         "vpp": tuple(v for v in counts if v <= layers),
@@ -238,4 +240,5 @@ def layout_of(job: Job, chosen: dict[str, int]) -> Layout:
         sequence_parallel=defaults.sequence_parallel,
         reshard=defaults.reshard,
         schedule="interleaved" if chosen["vpp"] > 1 else "1f1b",
+        axis_order=job.axis_order,
     )

@@ -98,7 +98,7 @@ def test_an_answer_leans_on_what_it_uses() -> None:
         (with_gpu(watts=350.0), LAYOUT, "A12"),
         (job(software=soft(fused_norm=False)), LAYOUT, "A13"),
         (job(), replace(LAYOUT, zero_stage=3), "A15"),
-        (job(), replace(LAYOUT, axis_order="tp-cp-ep-pp-dp"), "A18"),
+        (job(), replace(LAYOUT, axis_order="cp-tp-ep-dp-pp"), "A18"),
         (job(SMALL.model_copy(update={"mtp_layers": 1})), LAYOUT, "A18"),
     ],
 )

@@ -11,7 +11,7 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Estimate
 from layoutopt.optimizer.alternatives import seen_of, why_it_loses
-from layoutopt.optimizer.exhaustive import every_layout
+from layoutopt.optimizer.exhaustive import layouts_like
 from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.question import Question
@@ -35,7 +35,7 @@ def survey_of(question: Question) -> Survey:
 
 def everything(question: Question) -> list[Estimate]:
     """All legal layouts of a question, fitting or not, the shortest run first."""
-    priced = [estimate(question.job, layout) for layout in every_layout(question)]
+    priced = [estimate(question.job, layout) for layout in layouts_like(question, Layout())]
     return sorted(priced, key=lambda one: one.run.wall_time_s)
 
 

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import Phase, given, settings
 
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster
-from layoutopt.optimizer.exhaustive import every_layout, try_everything
+from layoutopt.optimizer.exhaustive import layouts_like, try_everything
 from layoutopt.optimizer.misses import limit_misses, meets_limits
 from layoutopt.optimizer.outcome import Change, Miss, Outcome, Status
 from layoutopt.optimizer.question import Limit, Question
@@ -60,7 +61,7 @@ def allocated(one: Estimate) -> int:
 @settings(max_examples=EXAMPLES, derandomize=True, deadline=None, phases=[Phase.generate])
 @given(questions().filter(few_layouts))
 def test_leanest_and_fastest_are_those_of_all_layouts(question: Question) -> None:
-    listed = [estimate(question.job, layout) for layout in every_layout(question)]
+    listed = [estimate(question.job, layout) for layout in layouts_like(question, Layout())]
     seen, best = leanest(space_of(question)), fastest(question)
     if not listed:
         assert seen is None

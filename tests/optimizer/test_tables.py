@@ -10,8 +10,9 @@ import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import Layout
 from layoutopt.optimizer.cuts import without_hopeless
-from layoutopt.optimizer.exhaustive import every_layout
+from layoutopt.optimizer.exhaustive import layouts_like
 from layoutopt.optimizer.floors import Floors, floors_of
 from layoutopt.optimizer.pricing import complete, price, row
 from layoutopt.optimizer.question import Question
@@ -80,7 +81,7 @@ def test_shapes_that_are_called_too_full_never_fit(question: Question) -> None:
     if not space.candidates:
         return
     floors = floors_of(space, tables_of(space))
-    for layout in every_layout(question):
+    for layout in layouts_like(question, Layout()):
         chosen = {
             "tp": layout.tp,
             "cp": layout.cp,

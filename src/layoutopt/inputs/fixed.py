@@ -21,6 +21,7 @@ _NEEDS = {
     "interleave_whole_groups": ("pp", "vpp", "microbatches"),
     "experts_divide": ("ep",),
     "framework_shards": ("zero_stage",),
+    "framework_orders": ("axis_order",),
 }
 """Rule of costmodel.rules -> the axes that decide it; with all of them fixed no other axis can
 mend it, the rest being at 1, where every rule is mildest."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.placement import PRICED
 from layoutopt.errors import InputError
 from layoutopt.inputs.layout_text import refuse_key, split_pairs
 from layoutopt.inputs.numbers import MOST_BATCH, read_count
@@ -15,6 +16,7 @@ from layoutopt.inputs.words import choice
 from layoutopt.optimizer.question import AXES, Limit
 
 _LIMITED = tuple(axis for axis in AXES if axis != "recompute")
+FIXED = (*AXES, "axis_order")
 _LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>|=)\s*(\S+)\s*\Z", re.ASCII)
 _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le,
@@ -37,8 +39,8 @@ def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str,
         pairs = split_pairs(text, "fix") if text else {}
     fixed: dict[str, int | str] = {}
     for axis, word in pairs.items():
-        if axis not in AXES:
-            raise refuse_key(axis, AXES, "fix")
+        if axis not in FIXED:
+            raise refuse_key(axis, FIXED, "fix")
         fixed[axis] = _axis_value(axis, word)
     return fixed
 
@@ -102,6 +104,8 @@ def _axis_value(axis: str, word: object) -> int | str:
     field = f"fix.{axis}"
     if axis == "recompute":
         return choice(str(word), field, RECOMPUTE)
+    if axis == "axis_order":
+        return choice(str(word), field, PRICED)
     if axis == "zero_stage":
         return read_count(word, field, least=0, most=3)
     return read_count(word, field, most=MOST_BATCH)

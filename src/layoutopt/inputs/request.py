@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.placement import ordered
 from layoutopt.errors import InputError, RuleError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.calibration import calibrated, read_site, with_defaults_of
@@ -112,6 +113,7 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     site = read_site(options)
     job = calibrated(read_job(with_defaults_of(site, options, notebook), notebook, stdin), site)
     refuse_impossible(fixed, job)
+    job = ordered(job, str(fixed.get("axis_order", job.axis_order)))
     objective = _read_objective(options.get("objective"), job.cluster, notebook)
     top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
     budget = _read_budget(options, notebook)
