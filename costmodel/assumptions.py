@@ -99,9 +99,11 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A5",
-            "Ranks are numbered tp, cp, ep, dp, pp from the inside out, over neighbouring GPUs.",
+            "Ranks are numbered tp, cp, ep, dp, pp from the inside out, or with pp inside dp where "
+            "axis_order says so, over neighbouring GPUs.",
             breaks="schedulers that scatter a job's nodes, other axis orders",
-            checked_by="extrapolation.warnings_for, where another axis_order is asked for",
+            checked_by="tests/costmodel/test_placement.py; extrapolation.warnings_for, where an "
+            "axis_order without a price is asked for",
         ),
         lambda job, layout: job.gpus > 1,
     ),
@@ -229,8 +231,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A18",
-            "Another axis order is priced as the usual one; multi-token-prediction layers are left "
-            "out of time and memory.",
+            "Axis orders other than two are priced as the usual one; multi-token-prediction layers "
+            "are left out of time and memory.",
             breaks="exactly those layouts and models",
             checked_by="extrapolation.warnings_for says so in the answer",
         ),
