@@ -1,0 +1,354 @@
+"""One optimizer step as tasks on lanes: every stage has a lane of compute and lanes of traffic."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.software import Software
+from layoutopt.simulation.engine import Graph, Key, Label
+from layoutopt.simulation.once import Once, once_a_step, tied_s
+from layoutopt.simulation.pieces import Chunk, Parts, Piece, message_s, model_pieces
+from layoutopt.simulation.schedules import (
+    Order,
+    Place,
+    Unit,
+    chunks_of,
+    orders,
+    places,
+    splits_backward,
+)
+
+STREAMS = {
+    "compute": "compute",
+    "recompute": "compute",
+    "optimizer": "compute",
+    "other": "compute",
+    "tp_comm": "tp",
+    "cp_comm": "cp",
+    "ep_comm": "ep",
+    "pp_comm": "pp",
+    "dp_comm": "dp",
+}
+"""The lane that each part of a step runs on."""
+_SLOWED = ("compute", "recompute", "optimizer")
+
+
+@dataclass(frozen=True)
+class Disturbance:
+    """What makes stages uneven in time. Factors are of compute alone."""
+
+    allowance: float = 0.0
+    """Relative time on everything: stragglers and jitter as the cost model allows for them (A8)."""
+    slow: dict[int, float] = field(default_factory=dict)
+    """Factor of a stage's compute by stage: a straggler."""
+    jitter: float = 0.0
+    """Relative standard deviation of a unit's compute, log-normal around its mean."""
+    seed: int = 0
+
+
+CALM = Disturbance()
+
+
+@dataclass(frozen=True)
+class Done:
+    """A unit with the tasks that it begins and ends with."""
+
+    stage: int
+    unit: Unit
+    first: int
+    last: int
+
+
+@dataclass
+class Step:
+    """The tasks of a step, the units they belong to, and what stands where."""
+
+    graph: Graph
+    units: list[Done]
+    model: list[list[Chunk]]
+
+
+def build_step(job: Job, layout: Layout, disturbance: Disturbance = CALM) -> Step:
+    """All tasks of one step of ``layout``."""
+    model = model_pieces(job, layout)
+    once = once_a_step(job, layout, model)
+    spots = places(layout)
+    step = Step(Graph(), [], model)
+    wire = message_s(job, layout)
+    shared = _Shared(
+        job.software, layout, spots, {spot: n for n, spot in enumerate(spots)}, wire, disturbance
+    )
+    for stage, order in enumerate(orders(layout)):
+        _Stage(step, shared, stage, model[stage], once[stage]).work(order)
+    _end(step, layout, once, tied_s(job, layout), job.software.step_overhead_s, disturbance)
+    return step
+
+
+@dataclass(frozen=True)
+class _Shared:
+    """What every stage knows."""
+
+    software: Software
+    layout: Layout
+    spots: list[Place]
+    virtual: dict[Place, int]
+    message_s: float
+    disturbance: Disturbance
+
+
+class _Stage:
+    """Puts one stage's tasks on its lanes. ``chain``: the task that its next one waits for."""
+
+    def __init__(
+        self, step: Step, shared: _Shared, stage: int, chunks: Sequence[Chunk], once: Once
+    ) -> None:
+        self.step, self.shared, self.stage, self.once = step, shared, stage, once
+        self.chunks = chunks
+        self.chain: int | None = None
+        self.scatter: float = 0.0
+        """Hidden part of the last piece's gradient scatter, which waits for the next gather."""
+        self.before_last: int | None = None
+        """Where the chain stood when the piece before began: its weights are fetched from there."""
+        self.random = Random(f"{shared.disturbance.seed}/{stage}")
+        units = 2 * chunks_of(shared.layout)
+        self.host_s = shared.software.microbatch_overhead_s / units
+        self.last_kind = "W" if splits_backward(shared.layout) else "B"
+
+    def work(self, order: Order) -> None:
+        """The whole step, up to the reduced gradients."""
+        self._gather_first(order)
+        for unit in order:
+            self._unit(unit)
+        self._flush_scatter()
+        hidden = self.shared.software.overlap_grad_reduce
+        self._on_chain("dp_comm", (1 - hidden) * self.once.reduce_s, "reduce", force=True)
+        self._name(("reduced", self.stage))
+
+    def _gather_first(self, order: Order) -> None:
+        """Weights that ZeRO-1 left scattered, in the order in which they are needed."""
+        total = self.once.gather_s
+        if not total:
+            return
+        hidden = self.shared.software.overlap_param_gather
+        self._on_chain("dp_comm", (1 - hidden) * total, "gather")
+        for chunk in dict.fromkeys(unit.chunk for unit in order if unit.kind == "F"):
+            for number, piece in enumerate(self.chunks[chunk].pieces):
+                seconds = hidden * self.once.gather_of(piece)
+                label = Label(self.stage, "dp", "dp_comm", "gather", 0, chunk, piece.name)
+                name = ("gathered", self.stage, chunk, number)
+                self._add("dp", seconds, label, (), name)
+
+    def _unit(self, unit: Unit) -> None:
+        first = len(self.step.graph.seconds)
+        virtual = self.shared.virtual[Place(self.stage, unit.chunk)]
+        arrived = self._arrival(unit, virtual)
+        factor = self._unevenness()
+        if unit.kind != "W" and self.host_s:
+            self._on_chain("other", self.host_s, unit, needs=arrived)
+            arrived = ()
+        for number, pieces in self._groups(unit):
+            arrived = self._pieces(unit, number, pieces, factor, arrived)
+        if len(self.step.graph.seconds) == first:
+            self._on_chain("compute", 0.0, unit, needs=arrived, force=True)
+        self.step.units.append(Done(self.stage, unit, first, len(self.step.graph.seconds) - 1))
+        if unit.kind != "W":
+            self._send(unit, virtual)
+
+    def _arrival(self, unit: Unit, virtual: int) -> tuple[Key, ...]:
+        """What a unit waits for from the chunk before or after its own."""
+        last = len(self.shared.spots) - 1
+        if unit.kind == "F":
+            return (("F", unit.microbatch, virtual - 1),) if virtual else ()
+        if unit.kind == "W" or virtual == last:
+            return ()
+        return (("B", unit.microbatch, virtual + 1),)
+
+    def _groups(self, unit: Unit) -> Iterable[tuple[int, Sequence[Piece]]]:
+        """The pieces of a unit: each by itself where traffic runs beside it, else all as one."""
+        pieces = self.chunks[unit.chunk].pieces
+        numbers = range(len(pieces)) if unit.kind == "F" else reversed(range(len(pieces)))
+        sharded = any(piece.gather_s or piece.scatter_s for piece in pieces)
+        if sharded or self._is_first(unit) or self._is_last(unit):
+            return [(number, [pieces[number]]) for number in numbers]
+        return [(-1, pieces)] if pieces else []
+
+    def _is_first(self, unit: Unit) -> bool:
+        return unit.kind == "F" and unit.microbatch == 0 and self.once.gather_s > 0
+
+    def _is_last(self, unit: Unit) -> bool:
+        last = self.shared.layout.microbatches - 1
+        return unit.kind == self.last_kind and unit.microbatch == last and self.once.reduce_s > 0
+
+    def _pieces(
+        self,
+        unit: Unit,
+        number: int,
+        pieces: Sequence[Piece],
+        factor: float,
+        arrived: tuple[Key, ...],
+    ) -> tuple[Key, ...]:
+        """One group of pieces; what the unit waits for is waited for once."""
+        if self._is_first(unit):
+            arrived = (*arrived, ("gathered", self.stage, unit.chunk, number))
+        if number >= 0:
+            arrived = (*arrived, *self._fetch(unit, pieces[0]))
+        for part, seconds in _sum(_parts(unit.kind, piece) for piece in pieces):
+            slowed = factor if part in _SLOWED else 1.0
+            name = pieces[0].name if number >= 0 else ""
+            self._on_chain(part, slowed * seconds, unit, needs=arrived, layers=name)
+            arrived = ()
+        if number >= 0:
+            self._hand_back(unit, pieces[0])
+        return arrived
+
+    def _fetch(self, unit: Unit, piece: Piece) -> tuple[Key, ...]:
+        """ZeRO-3's gather of a piece: hidden behind the piece before, as far as that goes."""
+        seconds = piece.gather_s if unit.kind == "F" else piece.gather_again_s
+        mark, self.before_last = self.before_last, self.chain
+        if unit.kind == "W" or not seconds:
+            self._flush_scatter()
+            return ()
+        hidden = self.shared.software.overlap_fsdp
+        label = self._label("dp_comm", "gather", unit, piece.name)
+        needs = () if mark is None else (mark,)
+        fetched = self._add("dp", hidden * seconds, label, needs)
+        self._flush_scatter()
+        self._on_chain("dp_comm", (1 - hidden) * seconds, unit, needs=(fetched,), kind="gather")
+        return (fetched,)
+
+    def _hand_back(self, unit: Unit, piece: Piece) -> None:
+        """Gradients of a finished piece: ZeRO-2/3's scatter, and the reduction once a step."""
+        if unit.kind == self.last_kind and piece.scatter_s:
+            hidden = self.shared.software.overlap_fsdp
+            blocking = (1 - hidden) * piece.scatter_s
+            self._on_chain("dp_comm", blocking, unit, kind="scatter")
+            self.scatter = hidden * piece.scatter_s
+        if self._is_last(unit):
+            self._flush_scatter()
+            seconds = self.shared.software.overlap_grad_reduce * self.once.reduce_of(piece)
+            if seconds:
+                label = self._label("dp_comm", "reduce", unit, piece.name)
+                self._add("dp", seconds, label, self._so_far())
+
+    def _flush_scatter(self) -> None:
+        if self.scatter:
+            label = Label(self.stage, "dp", "dp_comm", "scatter")
+            self._add("dp", self.scatter, label, self._so_far())
+            self.scatter = 0.0
+
+    def _send(self, unit: Unit, virtual: int) -> None:
+        """To the stage that needs it: what does not hide holds the sender up; the rest travels."""
+        kind = "F" if unit.kind == "F" else "B"
+        there = virtual + (1 if kind == "F" else -1)
+        key = (kind, unit.microbatch, virtual)
+        outside = not 0 <= there < len(self.shared.spots)
+        if outside or self.shared.spots[there].stage == self.stage or not self.shared.message_s:
+            self._name(key)
+            return
+        hidden = self.shared.software.overlap_pp
+        message = self.shared.message_s
+        self._on_chain("pp_comm", (1 - hidden) * message, unit, kind=f"send {kind}", force=True)
+        label = self._label("pp_comm", f"send {kind}", unit, "")
+        task = self._add("pp", hidden * message, label, self._so_far())
+        self.step.graph.name(task, key)
+
+    def _unevenness(self) -> float:
+        """Factor of this unit's compute: the stage's own, and this unit's luck."""
+        disturbance = self.shared.disturbance
+        factor = disturbance.slow.get(self.stage, 1.0)
+        if disturbance.jitter:
+            factor *= lognormal(self.random, disturbance.jitter)
+        return factor
+
+    def _on_chain(
+        self,
+        part: str,
+        seconds: float,
+        unit: Unit | str,
+        *,
+        needs: tuple[Key, ...] = (),
+        layers: str = "",
+        kind: str = "",
+        force: bool = False,
+    ) -> None:
+        """A task that holds the stage up; left out where it takes no time, unless forced."""
+        if seconds <= 0 and not force and not needs:
+            return
+        label = self._label(part, kind or (unit if isinstance(unit, str) else unit.kind), unit, layers)
+        self.chain = self._add(STREAMS[part], seconds, label, (*needs, *self._so_far()))
+
+    def _label(self, part: str, kind: str, unit: Unit | str, layers: str) -> Label:
+        if isinstance(unit, str):
+            return Label(self.stage, STREAMS[part], part, kind)
+        return Label(
+            self.stage, STREAMS[part], part, kind, unit.microbatch, unit.chunk, layers
+        )
+
+    def _so_far(self) -> tuple[Key, ...]:
+        return () if self.chain is None else (self.chain,)
+
+    def _name(self, key: Key) -> None:
+        if self.chain is not None:
+            self.step.graph.name(self.chain, key)
+
+    def _add(
+        self, stream: str, seconds: float, label: Label, needs: tuple[Key, ...], name: Key = None
+    ) -> int:
+        scale = 1 + self.shared.disturbance.allowance
+        return self.step.graph.add((self.stage, stream), seconds * scale, label, needs, name)
+
+
+def _end(
+    step: Step,
+    layout: Layout,
+    once: list[Once],
+    tied: float,
+    overhead_s: float,
+    disturbance: Disturbance,
+) -> None:
+    """Every stage waits for all gradients (their norm is taken over the model), then steps."""
+    scale, graph = 1 + disturbance.allowance, step.graph
+    reduced: list[Key] = [("reduced", stage) for stage in range(layout.pp)]
+    if tied:
+        label = Label(0, "dp", "dp_comm", "tied embedding")
+        ends = (reduced[0], reduced[-1])
+        reduced.append(graph.add((0, "dp"), tied * scale, label, ends))
+    for stage, one in enumerate(once):
+        slow = disturbance.slow.get(stage, 1.0) * scale
+        label = Label(stage, "compute", "optimizer", "optimizer")
+        done = graph.add((stage, "compute"), one.optimizer_s * slow, label, reduced)
+        if overhead_s:
+            label = Label(stage, "compute", "other", "step overhead")
+            graph.add((stage, "compute"), overhead_s * scale, label, (done,))
+
+
+def lognormal(random: Random, deviation: float) -> float:
+    """A factor around 1 with that relative standard deviation."""
+    from math import log1p, sqrt
+
+    sigma = sqrt(log1p(deviation**2))
+    return random.lognormvariate(-(sigma**2) / 2, sigma)
+
+
+def _parts(kind: str, piece: Piece) -> Parts:
+    """Seconds of one piece in a unit of that kind."""
+    weight = (("compute", piece.weight_s),) if piece.weight_s else ()
+    return {
+        "F": piece.forward,
+        "I": piece.backward,
+        "W": weight,
+        "B": (*piece.backward, *weight),
+    }[kind]
+
+
+def _sum(many: Iterable[Parts]) -> Parts:
+    """Parts added up by name, in the order in which they first come."""
+    total: dict[str, float] = {}
+    for parts in many:
+        for part, seconds in parts:
+            total[part] = total.get(part, 0.0) + seconds
+    return tuple(total.items())

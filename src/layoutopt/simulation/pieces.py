@@ -1,0 +1,248 @@
+"""What stands on each stage, piece by piece: layers, embedding and loss head with their seconds.
+
+Seconds are durations of single operations, from the cost model's terms.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layoutopt.costmodel import compute, terms
+from layoutopt.costmodel.axes import FULL, NONE, Axes, Ints, axes_of, ints
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.memory import activation_kib, logits_kib, working_kib
+from layoutopt.costmodel.stages import even_split
+from layoutopt.simulation.schedules import chunks_of, places
+
+Parts = tuple[tuple[str, float], ...]
+"""Seconds by part (results.BREAKDOWN), one after the other."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """A layer, the embedding or the loss head."""
+
+    name: str
+    forward: Parts
+    backward: Parts
+    """Input gradient, recompute included; weight gradients are apart."""
+    weight_s: float
+    """The part of the backward pass that only weights need."""
+    saved_kib: int
+    """Activations kept from the forward for the backward pass of one microbatch."""
+    working_kib: int
+    """What its backward pass holds beside them."""
+    parameters: float
+    """On one GPU: what its share of once-a-step traffic goes by."""
+    gather_s: float = 0.0
+    """ZeRO-3's gather of its weights, on the wire; before the forward pass."""
+    gather_again_s: float = 0.0
+    scatter_s: float = 0.0
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Consecutive pieces on one stage."""
+
+    pieces: tuple[Piece, ...]
+
+
+def split_of(job: Job, layout: Layout) -> tuple[int, ...]:
+    """Layers of each stage."""
+    return layout.layers_per_stage or even_split(job.model.layers, layout.pp)
+
+
+def chunk_layers(layers: int, chunks: int, stage: int) -> list[int]:
+    """Layers of each chunk of a stage. The first stage's spare layers go to its later chunks,
+    because the embedding stands on its first; the other stages' to their earlier ones, because
+    the loss head stands on the last."""
+    base, spare = divmod(layers, chunks)
+    longer = range(chunks - spare, chunks) if stage == 0 else range(spare)
+    return [base + (chunk in longer) for chunk in range(chunks)]
+
+
+def model_pieces(job: Job, layout: Layout) -> list[list[Chunk]]:
+    """Chunks by stage: result[stage][chunk]."""
+    v, spots = chunks_of(layout), places(layout)
+    layers = _Layers.of(job, layout)
+    found: list[list[Chunk]] = []
+    for stage, held in enumerate(split_of(job, layout)):
+        again = recomputed_layers(layout, stage, held)
+        kinds = [FULL] * again + [layers.otherwise] * (held - again)
+        row, at = [], 0
+        for chunk, size in enumerate(chunk_layers(held, v, stage)):
+            pieces = [layers.layer(kind) for kind in kinds[at : at + size]]
+            at += size
+            if (stage, chunk) == spots[0]:
+                pieces.insert(0, _embedding(job, layout))
+            if (stage, chunk) == spots[-1]:
+                pieces.append(_head(job, layout))
+            row.append(Chunk(tuple(pieces)))
+        found.append(row)
+    return found
+
+
+def recomputed_layers(layout: Layout, stage: int, layers: int) -> int:
+    """Layers of a stage that full recompute runs again: all, or the first so many."""
+    if layout.recompute != "full":
+        return 0
+    return layers if layout.recompute_layers is None else min(layers, layout.recompute_layers)
+
+
+@dataclass(frozen=True)
+class _Layers:
+    """One average layer for each kind of recompute that the layout has."""
+
+    kinds: dict[int, Piece]
+    otherwise: int
+    """What layers outside full recompute do."""
+
+    @staticmethod
+    def of(job: Job, layout: Layout) -> _Layers:
+        otherwise = RECOMPUTE.index(layout.recompute)
+        if layout.recompute == "full" and layout.recompute_layers is not None:
+            otherwise = NONE
+        codes = {otherwise, FULL} if layout.recompute == "full" else {otherwise}
+        return _Layers({code: _layer(job, layout, code) for code in codes}, otherwise)
+
+    def layer(self, kind: int) -> Piece:
+        return self.kinds[kind]
+
+
+def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
+    axes, code = axes_of([layout]), ints(recompute)
+    cost = terms.layer_terms(
+        job,
+        axes.tp,
+        axes.cp,
+        axes.ep,
+        axes.micro_batch,
+        code,
+        etp=axes.etp,
+        sp=axes.sequence_parallel,
+        cp_kind=layout.cp_kind,
+    )
+    weight = weight_gradient_s(job, axes, _one(cost.compute.backward))
+    parts = ("tp_comm", "cp_comm", "ep_comm")
+    comm = {part: getattr(cost, part) for part in parts}
+    wires = _sharding(job, axes)
+    memory = (axes.tp, axes.cp, axes.ep, axes.micro_batch, code)
+    more = {"etp": axes.etp, "sp": axes.sequence_parallel}
+    return Piece(
+        name="layer",
+        forward=_kept(
+            ("compute", _one(cost.compute.forward)),
+            *((part, _one(comm[part].forward)) for part in parts),
+        ),
+        backward=_kept(
+            ("recompute", _one(cost.recompute)),
+            ("compute", _one(cost.compute.backward) - weight),
+            *((part, _one(comm[part].backward)) for part in parts),
+        ),
+        weight_s=weight,
+        saved_kib=int(activation_kib(job, *memory, **more)[0]),
+        working_kib=int(working_kib(job, *memory, **more)[0]),
+        parameters=_layer_parameters(job, axes),
+        gather_s=wires[0],
+        gather_again_s=wires[1],
+        scatter_s=wires[2],
+    )
+
+
+def weight_gradient_s(job: Job, axes: Axes, backward_s: float) -> float:
+    """Seconds of a layer's weight gradients: half of the backward pass of its matrix products.
+
+    Attention's core and elementwise work have none (Qi et al. 2023, table 1). Never more than the
+    layer's whole backward pass, which the host may bound.
+    """
+    rates = machine(job)
+    tokens = terms.tokens_per_gpu(job, axes.cp, axes.micro_batch)
+    dense = compute.dense_share(job)
+    products = compute.linear_layers(job, rates, tokens, axes.tp).backward * dense
+    if dense < 1:
+        alone = compute.attention_projections(job, rates, tokens, axes.tp)
+        experts = compute.expert_layers(job, rates, tokens, axes.tp, axes.ep, axes.etp)
+        products = products + (1 - dense) * (alone.backward + experts.backward)
+    return min(_one(products) / 2, backward_s)
+
+
+def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
+    """ZeRO-2/3 traffic of a layer and microbatch: gather, gather again, scatter; on the wire."""
+    wire = terms.gather_seconds(
+        job,
+        axes.tp,
+        axes.pp,
+        axes.zero_stage,
+        shard=axes.shard_degree,
+        reshard=axes.reshard,
+        ep=axes.ep,
+        etp=axes.etp,
+    )
+    gather, backward = _one(wire.forward), _one(wire.backward)
+    again = gather if bool(axes.reshard[0]) else 0.0
+    return gather, again, max(0.0, backward - again)
+
+
+def _layer_parameters(job: Job, axes: Axes) -> float:
+    no = np.asarray(False)
+    held = terms.stage_parameters(job, axes.tp, 1.0, no, no)
+    if job.model.moe is not None:
+        held = held + terms.expert_parameters(job, 1.0, axes.ep, axes.etp)
+    return _one(held)
+
+
+def _embedding(job: Job, layout: Layout) -> Piece:
+    axes, yes, no = axes_of([layout]), np.asarray(True), np.asarray(False)
+    cost = terms.embedding_seconds(job, axes.tp, axes.cp, axes.micro_batch)
+    return Piece(
+        name="embedding",
+        forward=_kept(("compute", _one(cost.forward))),
+        backward=_kept(("compute", _one(cost.backward))),
+        weight_s=0.0,
+        saved_kib=0,
+        working_kib=0,
+        parameters=_one(terms.stage_parameters(job, axes.tp, 0.0, yes, no)),
+    )
+
+
+def _head(job: Job, layout: Layout) -> Piece:
+    axes, yes, no = axes_of([layout]), np.asarray(True), np.asarray(False)
+    cost = terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch)
+    logits: Ints = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)
+    first = np.asarray(layout.pp == 1 or layout.schedule == "zbv")
+    ends = terms.stage_parameters(job, axes.tp, 0.0, first, yes)
+    if first:
+        ends = ends - terms.stage_parameters(job, axes.tp, 0.0, yes, no)
+    return Piece(
+        name="head",
+        forward=_kept(("compute", _one(cost.forward))),
+        backward=_kept(("compute", _one(cost.backward))),
+        weight_s=0.0,
+        saved_kib=0,
+        working_kib=int(logits[0]),
+        parameters=_one(ends),
+    )
+
+
+def message_s(job: Job, layout: Layout) -> float:
+    """One message between two stages, one direction, all of it on the wire."""
+    bare = replace(job, software=job.software.model_copy(update={"overlap_pp": 0.0}))
+    axes = axes_of([layout])
+    both = terms.message_seconds(
+        bare, axes.tp, axes.cp, axes.pp, axes.micro_batch, sp=axes.sequence_parallel
+    )
+    return _one(both) / 2
+
+
+def _kept(*parts: tuple[str, float]) -> Parts:
+    """Parts that take time."""
+    return tuple((part, seconds) for part, seconds in parts if seconds > 0)
+
+
+def _one(values: object) -> float:
+    """The only value of an array of one layout."""
+    return float(np.asarray(values).reshape(-1)[0])
