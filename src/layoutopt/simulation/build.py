@@ -116,6 +116,10 @@ class _Stage:
         self.random = Random(f"{shared.disturbance.seed}/{stage}")
         units = 2 * chunks_of(shared.layout)
         self.host_s = shared.software.microbatch_overhead_s / units
+        hidden = shared.software.overlap_grad_reduce
+        self.may_hide_s = hidden * once.reduce_s
+        """Reduction that may still run beside compute; what is left comes after the last pass."""
+        self.last_reduce_s = (1 - hidden) * once.reduce_s
         self.last_kind = "W" if splits_backward(shared.layout) else "B"
 
     def work(self, order: Order) -> None:
@@ -124,20 +128,22 @@ class _Stage:
         for unit in order:
             self._unit(unit)
         self._flush_scatter()
-        hidden = self.shared.software.overlap_grad_reduce
-        self._on_chain("dp_comm", (1 - hidden) * self.once.reduce_s, "reduce", force=True)
+        self._on_chain("dp_comm", self.last_reduce_s, "reduce", force=True)
         self._name(("reduced", self.stage))
 
     def _gather_first(self, order: Order) -> None:
-        """Weights that ZeRO-1 left scattered, in the order in which they are needed."""
+        """Weights that ZeRO-1 left scattered, in the order in which they are needed: what cannot
+        hide comes before the first pass."""
         total = self.once.gather_s
         if not total:
             return
-        hidden = self.shared.software.overlap_param_gather
-        self._on_chain("dp_comm", (1 - hidden) * total, "gather")
+        left = (1 - self.shared.software.overlap_param_gather) * total
+        self._on_chain("dp_comm", left, "gather")
         for chunk in dict.fromkeys(unit.chunk for unit in order if unit.kind == "F"):
             for number, piece in enumerate(self.chunks[chunk].pieces):
-                seconds = hidden * self.once.gather_of(piece)
+                seconds = self.once.gather_of(piece)
+                done = min(seconds, left)
+                left, seconds = left - done, seconds - done
                 label = Label(self.stage, "dp", "dp_comm", "gather", 0, chunk, piece.name)
                 name = ("gathered", self.stage, chunk, number)
                 self._add("dp", seconds, label, (), name)
@@ -229,7 +235,8 @@ class _Stage:
             self.scatter = hidden * piece.scatter_s
         if self._is_last(unit):
             self._flush_scatter()
-            seconds = self.shared.software.overlap_grad_reduce * self.once.reduce_of(piece)
+            seconds = min(self.once.reduce_of(piece), self.may_hide_s)
+            self.may_hide_s -= seconds
             if seconds:
                 label = self._label("dp_comm", "reduce", unit, piece.name)
                 self._add("dp", seconds, label, self._so_far())
@@ -278,15 +285,15 @@ class _Stage:
         """A task that holds the stage up; left out where it takes no time, unless forced."""
         if seconds <= 0 and not force and not needs:
             return
-        label = self._label(part, kind or (unit if isinstance(unit, str) else unit.kind), unit, layers)
+        label = self._label(
+            part, kind or (unit if isinstance(unit, str) else unit.kind), unit, layers
+        )
         self.chain = self._add(STREAMS[part], seconds, label, (*needs, *self._so_far()))
 
     def _label(self, part: str, kind: str, unit: Unit | str, layers: str) -> Label:
         if isinstance(unit, str):
             return Label(self.stage, STREAMS[part], part, kind)
-        return Label(
-            self.stage, STREAMS[part], part, kind, unit.microbatch, unit.chunk, layers
-        )
+        return Label(self.stage, STREAMS[part], part, kind, unit.microbatch, unit.chunk, layers)
 
     def _so_far(self) -> tuple[Key, ...]:
         return () if self.chain is None else (self.chain,)

@@ -73,7 +73,7 @@ class Graph:
         self._named[name] = task
 
     def run(self) -> Timeline:
-        """Every task as early as it can start. Raises InternalError where tasks wait in a circle."""
+        """Every task as early as it can start; InternalError where tasks wait in a circle."""
         count = len(self.seconds)
         followers: list[list[int]] = [[] for _ in range(count)]
         waiting = [0] * count

@@ -64,7 +64,7 @@ def _saved(chunk: Chunk) -> tuple[int, int]:
 
 
 def _walk(changes: list[tuple[float, int, int, int, int]], state: int) -> Held:
-    """Adds the changes up in the order of time; what is freed at a moment is free at that moment."""
+    """Adds the changes up in time; what is freed at a moment is free at that moment."""
     now = peak = units = layers = most_units = most_layers = 0
     peak_s, times, sizes = 0.0, [0.0], [state]
     for moment, _, kib, unit, layer in sorted(changes):

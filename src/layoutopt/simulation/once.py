@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import terms
+from layoutopt.costmodel import sharding
 from layoutopt.costmodel.axes import Axes, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
@@ -23,8 +23,8 @@ class Once:
     parameters: float
     """What the traffic is divided by: those of the pieces that take part."""
     ends_only: bool
-    """ZeRO-2/3 reduced its layers in every microbatch: embedding and head are left. Not where shards
-    are summed across groups as well (HSDP): that takes all pieces."""
+    """ZeRO-2/3 reduced its layers in every microbatch: embedding and head are left. Not where
+    shards are summed across groups as well (HSDP): that takes all pieces."""
 
     def reduce_of(self, piece: Piece) -> float:
         """The reduction of one piece's gradients."""
@@ -63,7 +63,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
     priced = {**mine, "embedding": first["embedding"], "head": first["head"]}
     whole = bool(axes.shard_degree[0] == axes.group[0])
     ends_only = int(axes.zero_stage[0]) >= 2 and whole
-    sync = terms.sync_seconds(
+    sync = sharding.sync_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -74,7 +74,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
         ep=axes.ep,
         etp=axes.etp,
     )
-    optimizer = terms.optimizer_seconds(
+    optimizer = sharding.optimizer_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -98,8 +98,10 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
 def tied_s(job: Job, layout: Layout) -> float:
     """The sum of a shared table's gradient between the two stages that hold it."""
     axes = axes_of([layout])
-    return 0.0 if layout.schedule == "zbv" else _one(
-        terms.tied_embedding_seconds(job, axes.tp, axes.pp)
+    return (
+        0.0
+        if layout.schedule == "zbv"
+        else _one(sharding.tied_embedding_seconds(job, axes.tp, axes.pp))
     )
 
 

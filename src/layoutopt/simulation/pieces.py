@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import compute, terms
+from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.axes import FULL, NONE, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -115,6 +115,7 @@ class _Layers:
 
 def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
     axes, code = axes_of([layout]), ints(recompute)
+    flags = axes.sequence_parallel
     cost = terms.layer_terms(
         job,
         axes.tp,
@@ -123,15 +124,14 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
         axes.micro_batch,
         code,
         etp=axes.etp,
-        sp=axes.sequence_parallel,
+        sp=flags,
         cp_kind=layout.cp_kind,
     )
     weight = weight_gradient_s(job, axes, _one(cost.compute.backward))
     parts = ("tp_comm", "cp_comm", "ep_comm")
     comm = {part: getattr(cost, part) for part in parts}
     wires = _sharding(job, axes)
-    memory = (axes.tp, axes.cp, axes.ep, axes.micro_batch, code)
-    more = {"etp": axes.etp, "sp": axes.sequence_parallel}
+    memory, etp, sp = (axes.tp, axes.cp, axes.ep, axes.micro_batch, code), axes.etp, flags
     return Piece(
         name="layer",
         forward=_kept(
@@ -144,8 +144,8 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
             *((part, _one(comm[part].backward)) for part in parts),
         ),
         weight_s=weight,
-        saved_kib=int(activation_kib(job, *memory, **more)[0]),
-        working_kib=int(working_kib(job, *memory, **more)[0]),
+        saved_kib=int(activation_kib(job, *memory, etp=etp, sp=sp)[0]),
+        working_kib=int(working_kib(job, *memory, etp=etp, sp=sp)[0]),
         parameters=_layer_parameters(job, axes),
         gather_s=wires[0],
         gather_again_s=wires[1],
@@ -172,7 +172,7 @@ def weight_gradient_s(job: Job, axes: Axes, backward_s: float) -> float:
 
 def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
     """ZeRO-2/3 traffic of a layer and microbatch: gather, gather again, scatter; on the wire."""
-    wire = terms.gather_seconds(
+    wire = sharding.gather_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -189,9 +189,9 @@ def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
 
 def _layer_parameters(job: Job, axes: Axes) -> float:
     no = np.asarray(False)
-    held = terms.stage_parameters(job, axes.tp, 1.0, no, no)
+    held = sharding.stage_parameters(job, axes.tp, 1.0, no, no)
     if job.model.moe is not None:
-        held = held + terms.expert_parameters(job, 1.0, axes.ep, axes.etp)
+        held = held + sharding.expert_parameters(job, 1.0, axes.ep, axes.etp)
     return _one(held)
 
 
@@ -205,7 +205,7 @@ def _embedding(job: Job, layout: Layout) -> Piece:
         weight_s=0.0,
         saved_kib=0,
         working_kib=0,
-        parameters=_one(terms.stage_parameters(job, axes.tp, 0.0, yes, no)),
+        parameters=_one(sharding.stage_parameters(job, axes.tp, 0.0, yes, no)),
     )
 
 
@@ -214,9 +214,9 @@ def _head(job: Job, layout: Layout) -> Piece:
     cost = terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch)
     logits: Ints = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)
     first = np.asarray(layout.pp == 1 or layout.schedule == "zbv")
-    ends = terms.stage_parameters(job, axes.tp, 0.0, first, yes)
+    ends = sharding.stage_parameters(job, axes.tp, 0.0, first, yes)
     if first:
-        ends = ends - terms.stage_parameters(job, axes.tp, 0.0, yes, no)
+        ends = ends - sharding.stage_parameters(job, axes.tp, 0.0, yes, no)
     return Piece(
         name="head",
         forward=_kept(("compute", _one(cost.forward))),

@@ -56,7 +56,9 @@ def allowance(job: Job) -> float:
     return closed.jitter(job)
 
 
-def simulate_step(job: Job, layout: Layout, disturbance: Disturbance | None = None) -> StepSimulation:
+def simulate_step(
+    job: Job, layout: Layout, disturbance: Disturbance | None = None
+) -> StepSimulation:
     """Simulates one step of ``layout``, which is taken as legal.
 
     ``disturbance``: None for the cost model's allowance for stragglers and jitter, which stretches
