@@ -26,6 +26,7 @@ PUBLIC = {
     "ToolError",
     "__version__",
     "estimate",
+    "simulate",
     "solve",
     "validate",
 }

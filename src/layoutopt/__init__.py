@@ -13,7 +13,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from layoutopt.api import estimate, solve, validate
+    from layoutopt.api import estimate, simulate, solve, validate
     from layoutopt.costmodel.layout import Layout
     from layoutopt.costmodel.model import Model
     from layoutopt.errors import (
@@ -42,6 +42,7 @@ __all__ = [
     "ToolError",
     "__version__",
     "estimate",
+    "simulate",
     "solve",
     "validate",
 ]
@@ -58,6 +59,7 @@ _HOME = {
     "RuleError": "layoutopt.errors",
     "ToolError": "layoutopt.errors",
     "estimate": "layoutopt.api",
+    "simulate": "layoutopt.api",
     "solve": "layoutopt.api",
     "validate": "layoutopt.api",
 }

@@ -16,9 +16,10 @@ if TYPE_CHECKING:
     from layoutopt.costmodel.job import Job
     from layoutopt.costmodel.layout import Layout
     from layoutopt.costmodel.results import Estimate
-    from layoutopt.inputs.options import EstimateOptions, SolveOptions
+    from layoutopt.inputs.options import EstimateOptions, SimulateOptions, SolveOptions
     from layoutopt.inputs.request import SolveRequest
     from layoutopt.report.answer import Answer, WhyNot
+    from layoutopt.report.simulation import SimulatedStep
     from layoutopt.validation import Validation
 
 
@@ -59,6 +60,15 @@ def validate(
     site = read_site({"calibration": calibration})
     files = [paths] if isinstance(paths, str | Path) else list(paths)
     return compare(files, site.apply if site else None)
+
+
+def simulate(**options: Unpack[SimulateOptions]) -> SimulatedStep:
+    """One optimizer step of a layout, event by event, beside what ``estimate`` says.
+
+    Options are those of ``layoutopt simulate``; ``straggler`` is text, a mapping, or several.
+    Raises InputError where the command exits with 2.
+    """
+    return answer_simulate(options, None)
 
 
 def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
@@ -112,6 +122,29 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     plan = price(request.job, request.layout)
     sentences = (*read_estimate(plan), batch_sentence(request.job, plan))
     return Answer(status="given", request=request, plan=plan, explain=sentences)
+
+
+def answer_simulate(options: Mapping[str, Any], stdin: TextIO | None) -> SimulatedStep:
+    """``simulate`` for options from anywhere; ``-`` reads ``stdin``. Writes the files asked for."""
+    from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.inputs.simulate import read_step
+    from layoutopt.report.plan_json import layout_line
+    from layoutopt.report.simulation import SimulatedStep
+    from layoutopt.simulation.build import Disturbance
+    from layoutopt.simulation.picture import write_picture
+    from layoutopt.simulation.step import simulate_step
+    from layoutopt.simulation.trace import write_trace
+
+    asked = read_step(options, stdin)
+    job, layout = asked.request.job, asked.request.layout
+    refuse_broken(job, layout)
+    unrest = Disturbance(slow=asked.stragglers, jitter=asked.jitter, seed=asked.seed)
+    step = simulate_step(job, layout, None if asked.calm else unrest)
+    if asked.trace:
+        write_trace(step, asked.trace)
+    if asked.plot:
+        write_picture(step, asked.plot, f"{job.model.name}: {layout_line(layout)}")
+    return SimulatedStep(asked, step, price(job, layout))
 
 
 def refuse_broken(job: Job, layout: Layout) -> None:

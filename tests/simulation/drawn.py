@@ -39,8 +39,7 @@ class Drawn:
         """For messages."""
         layout = self.layout
         return (
-            f"{self.job.model.name} {self.job.software.name} {self.job.cluster.gpu.name} "
-            f"{layout}"
+            f"{self.job.model.name} {self.job.software.name} {self.job.cluster.gpu.name} {layout}"
         )
 
 

@@ -16,6 +16,7 @@ COMMANDS = {
     "validate": "layoutopt.cli.validate",
     "calibrate": "layoutopt.cli.calibrate",
     "sweep": "layoutopt.cli.sweep",
+    "simulate": "layoutopt.cli.simulate",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

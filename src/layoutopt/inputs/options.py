@@ -63,6 +63,20 @@ class EstimateOptions(JobOptions, total=False):
     layout: str | Mapping[str, Any] | Layout
 
 
+class SimulateOptions(EstimateOptions, total=False):
+    """What ``simulate`` takes besides a layout."""
+
+    straggler: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
+    """``stage=3,slow=1.2``, ``{"stage": 3, "slow": 1.2}``, or several."""
+    jitter: Number
+    """Relative standard deviation of each pass's compute: ``0.05`` or ``"5%"``."""
+    seed: Number
+    trace: str | Path
+    """A ``.json`` file to write the trace to."""
+    plot: str | Path
+    """An ``.svg`` file to draw the schedule in."""
+
+
 JOB_OPTIONS = tuple(JobOptions.__annotations__)
 SOLVE_OPTIONS = tuple(SolveOptions.__annotations__)
 ESTIMATE_OPTIONS = tuple(EstimateOptions.__annotations__)

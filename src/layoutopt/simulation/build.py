@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from math import log1p, sqrt
 from random import Random
 
 from layoutopt.costmodel.job import Job
@@ -108,6 +109,7 @@ class _Stage:
     ) -> None:
         self.step, self.shared, self.stage, self.once = step, shared, stage, once
         self.chunks = chunks
+        self.known: dict[tuple[str, int, int], Parts] = {}
         self.chain: int | None = None
         self.scatter: float = 0.0
         """Hidden part of the last piece's gradient scatter, which waits for the next gather."""
@@ -202,7 +204,7 @@ class _Stage:
             arrived = (*arrived, ("gathered", self.stage, unit.chunk, number))
         if number >= 0:
             arrived = (*arrived, *self._fetch(unit, pieces[0]))
-        for part, seconds in _sum(_parts(unit.kind, piece) for piece in pieces):
+        for part, seconds in self._seconds(unit, number, pieces):
             slowed = factor if part in _SLOWED else 1.0
             name = pieces[0].name if number >= 0 else ""
             self._on_chain(part, slowed * seconds, unit, needs=arrived, layers=name)
@@ -210,6 +212,13 @@ class _Stage:
         if number >= 0:
             self._hand_back(unit, pieces[0])
         return arrived
+
+    def _seconds(self, unit: Unit, number: int, pieces: Sequence[Piece]) -> Parts:
+        """Seconds of a group by part; the same in every microbatch."""
+        key = (unit.kind, unit.chunk, number)
+        if key not in self.known:
+            self.known[key] = _sum(_parts(unit.kind, piece) for piece in pieces)
+        return self.known[key]
 
     def _fetch(self, unit: Unit, piece: Piece) -> tuple[Key, ...]:
         """ZeRO-3's gather of a piece: hidden behind the piece before, as far as that goes."""
@@ -259,9 +268,11 @@ class _Stage:
         hidden = self.shared.software.overlap_pp
         message = self.shared.message_s
         self._on_chain("pp_comm", (1 - hidden) * message, unit, kind=f"send {kind}", force=True)
-        label = self._label("pp_comm", f"send {kind}", unit, "")
-        task = self._add("pp", hidden * message, label, self._so_far())
-        self.step.graph.name(task, key)
+        if hidden:
+            label = self._label("pp_comm", f"send {kind}", unit, "")
+            self._add("pp", hidden * message, label, self._so_far(), key)
+        else:
+            self._name(key)
 
     def _unevenness(self) -> float:
         """Factor of this unit's compute: the stage's own, and this unit's luck."""
@@ -335,8 +346,6 @@ def _end(
 
 def lognormal(random: Random, deviation: float) -> float:
     """A factor around 1 with that relative standard deviation."""
-    from math import log1p, sqrt
-
     sigma = sqrt(log1p(deviation**2))
     return random.lognormvariate(-(sigma**2) / 2, sigma)
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from layoutopt.errors import InternalError
 
 Key = Hashable
 
 
-@dataclass(frozen=True)
-class Label:
+class Label(NamedTuple):
     """What a task is, for traces and sums."""
 
     stage: int
@@ -74,16 +74,15 @@ class Graph:
 
     def run(self) -> Timeline:
         """Every task as early as it can start; InternalError where tasks wait in a circle."""
-        count = len(self.seconds)
+        count, named = len(self.seconds), self._named
         followers: list[list[int]] = [[] for _ in range(count)]
         waiting = [0] * count
-        for task in range(count):
-            before = {self._number(key) for key in self._needs[task]}
-            if self._before[task] >= 0:
-                before.add(self._before[task])
-            waiting[task] = len(before)
-            for other in before:
-                followers[other].append(task)
+        for task, (needs, lane) in enumerate(zip(self._needs, self._before, strict=True)):
+            for key in needs:
+                followers[key if type(key) is int else named[key]].append(task)
+            if lane >= 0:
+                followers[lane].append(task)
+            waiting[task] = len(needs) + (lane >= 0)
         ready = deque(task for task in range(count) if not waiting[task])
         start, end = [0.0] * count, [0.0] * count
         done = 0
@@ -101,6 +100,3 @@ class Graph:
             stuck = next(label for n, label in enumerate(self.labels) if waiting[n])
             raise InternalError(f"the schedule hangs: {stuck} waits for something that never ends")
         return Timeline(start, end)
-
-    def _number(self, key: Key) -> int:
-        return key if isinstance(key, int) else self._named[key]

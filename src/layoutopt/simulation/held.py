@@ -4,16 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
-from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.estimate import memory_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.memory import state_kib
-from layoutopt.costmodel.stages import given_stages
 from layoutopt.simulation.build import Step
 from layoutopt.simulation.engine import Timeline
-from layoutopt.simulation.pieces import Chunk, split_of
+from layoutopt.simulation.pieces import Chunk
 from layoutopt.simulation.schedules import splits_backward
 from layoutopt.units import KIB
 
@@ -89,20 +85,8 @@ def _walk(changes: list[tuple[float, int, int, int, int]], state: int) -> Held:
 
 
 def _state_kib(job: Job, layout: Layout) -> list[int]:
-    """What a stage holds all the time; in a V the first stage also holds the loss head."""
-    axes, stages = axes_of([layout]), given_stages(split_of(job, layout))
-    last = stages.first if layout.schedule == "zbv" else stages.last
-    held = state_kib(
-        job,
-        axes.tp[:, None],
-        axes.pp[:, None],
-        axes.zero_stage[:, None],
-        stages.layers,
-        stages.first,
-        last,
-        shard=axes.shard_degree[:, None],
-        reshard=axes.reshard[:, None],
-        ep=axes.ep[:, None],
-        etp=axes.etp[:, None],
-    )
-    return [int(value) for value in np.broadcast_to(held.total, stages.layers.shape)[0]]
+    """What a stage holds all the time."""
+    return [
+        (stage.weights + stage.gradients + stage.optimizer + stage.buffers) // KIB
+        for stage in memory_of(job, layout).stages
+    ]

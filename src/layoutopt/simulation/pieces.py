@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.costmodel import compute, sharding, terms
+from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.axes import FULL, NONE, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.machine import machine
-from layoutopt.costmodel.memory import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, places
 
@@ -217,11 +217,13 @@ def _head(job: Job, layout: Layout) -> Piece:
     ends = sharding.stage_parameters(job, axes.tp, 0.0, first, yes)
     if first:
         ends = ends - sharding.stage_parameters(job, axes.tp, 0.0, yes, no)
+    # One product forward, two backward, and the cross-entropy's traffic half and half.
+    weight = _one(cost.backward) - _one(cost.forward)
     return Piece(
         name="head",
         forward=_kept(("compute", _one(cost.forward))),
-        backward=_kept(("compute", _one(cost.backward))),
-        weight_s=0.0,
+        backward=_kept(("compute", _one(cost.backward) - weight)),
+        weight_s=weight,
         saved_kib=0,
         working_kib=int(logits[0]),
         parameters=_one(ends),
