@@ -26,6 +26,8 @@ MODELS = (
 GPUS = ("h100-sxm-80gb", "a100-sxm-80gb")
 FRAMEWORKS = ("generic", "megatron-core", "torchtitan", "megatron-2021")
 
+_APART = {"overlap_grad_reduce": 0.0, "overlap_param_gather": 0.0}
+
 
 @dataclass(frozen=True)
 class Drawn:
@@ -44,7 +46,8 @@ class Drawn:
 
 
 def draw(random: Random, kind: str) -> Drawn:
-    """A legal layout of ``kind``: 1f1b, gpipe, interleaved, uneven, zb-h1 or zbv."""
+    """A legal layout of ``kind``: 1f1b and gpipe, whose data-parallel traffic does not overlap;
+    overlapped (1F1B), interleaved, uneven (1F1B), zb-h1 or zbv, as the software profile says."""
     while True:
         found = _try(random, kind)
         if found is not None and not broken_rules(found.job, found.layout):
@@ -79,7 +82,7 @@ def _try(random: Random, kind: str) -> Drawn | None:
         microbatches=microbatches,
         zero_stage=zero,
         recompute=random.choice(("none", "selective", "full")),
-        schedule={"uneven": "1f1b"}.get(kind, kind),  # type: ignore[arg-type]
+        schedule={"uneven": "1f1b", "overlapped": "1f1b"}.get(kind, kind),  # type: ignore[arg-type]
         layers_per_stage=_uneven(random, layers, pp) if kind == "uneven" else None,
     )
     job = Job(
@@ -90,7 +93,9 @@ def _try(random: Random, kind: str) -> Drawn | None:
             global_batch=dp * layout.micro_batch * microbatches,
             tokens=10**12,
         ),
-        software=software(random.choice(FRAMEWORKS)),
+        software=software(random.choice(FRAMEWORKS)).model_copy(
+            update=_APART if kind in ("1f1b", "gpipe") else {}
+        ),
         gpus=layout.gpus,
     )
     return Drawn(job, layout)

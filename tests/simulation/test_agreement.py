@@ -1,6 +1,6 @@
 """The step simulator and the closed form, which share no formula, on random layouts.
 
-`LAYOUTOPT_TESTS=full` draws 600 layouts; otherwise 60 (tests/conftest.py).
+`LAYOUTOPT_TESTS=full` draws 750 layouts; otherwise 60 (tests/conftest.py).
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from layoutopt.simulation.step import simulate_step
 from tests.conftest import FULL
 from tests.simulation.drawn import Drawn, draw
 
-DRAWN = 150 if FULL else 15
+DRAWN = 150 if FULL else 12
 """Layouts of each kind."""
-WITHIN = {"1f1b": 0.01, "gpipe": 0.01, "interleaved": 0.06, "uneven": 0.08}
+WITHIN = {"1f1b": 0.01, "gpipe": 0.01, "overlapped": 0.03, "interleaved": 0.06, "uneven": 0.08}
 """docs/simulation.md says where the last two come from."""
 
 

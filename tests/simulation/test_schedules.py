@@ -88,18 +88,28 @@ def test_interleaving_halves_the_fill() -> None:
     assert drawn(layout("interleaved", 4, 12), {"F": 1, "B": 2})[0] == 72 + 9
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12), (8, 24)])
-@pytest.mark.parametrize(("f", "i", "w"), [(1, 1, 1), (3, 4, 2), (2, 3, 2)])
+UNITS = [(1, 1, 1), (3, 4, 2), (2, 3, 2)]
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 1), (4, 3), (4, 8), (8, 5), (8, 24)])
+@pytest.mark.parametrize(("f", "i", "w"), UNITS)
 def test_zero_bubble_h1_waits_as_its_paper_says(p: int, m: int, f: int, i: int, w: int) -> None:
-    """(p - 1) (F + I - W): Qi et al. 2023, table 1."""
-    length, _ = drawn(layout("zb-h1", p, m), {"F": f, "I": i, "W": w})
-    assert length == m * (f + i + w) + (p - 1) * (f + i - w)
+    """(p - 1) (F + I - W), Qi et al. 2023, table 1; with fewer microbatches than stages there are
+    only m - 1 weight gradients to fill with."""
+    length, held = drawn(layout("zb-h1", p, m), {"F": f, "I": i, "W": w})
+    assert length == m * (f + i + w) + (p - 1) * (f + i) - min(p - 1, m - 1) * w
+    assert held == [min(p, m)] * p
 
 
-@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12), (8, 24)])
-def test_zero_bubble_v_has_none_with_equal_units(p: int, m: int) -> None:
-    """Two chunks of three units of 1; the stages start one after the other."""
-    assert drawn(layout("zbv", p, m), {"F": 1, "I": 1, "W": 1})[0] == 6 * m + p - 1
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 7), (4, 12), (8, 24)])
+@pytest.mark.parametrize(("f", "i", "w"), UNITS)
+def test_zero_bubble_v_waits_for_one_input_gradient_a_stage(
+    p: int, m: int, f: int, i: int, w: int
+) -> None:
+    """Two chunks of three units, without a pause where units are equally long; the stages start
+    one after the other, and end (p - 1) I apart."""
+    length, _ = drawn(layout("zbv", p, m), {"F": f, "I": i, "W": w})
+    assert length == 2 * m * (f + i + w) + (p - 1) * i
 
 
 def test_what_is_held() -> None:

@@ -60,7 +60,7 @@ def test_units_of_a_stage_do_not_overlap() -> None:
     seen = simulate_step(drawn.job, drawn.layout)
     for stage in range(drawn.layout.pp):
         rows = [(start, end) for done, start, end in unit_times(seen) if done.stage == stage]
-        assert all(end <= start + 1e-12 for (_, end), (start, _) in pairwise(rows))
+        assert all(end <= start * (1 + 1e-12) for (_, end), (start, _) in pairwise(rows))
 
 
 def test_a_forward_starts_after_the_one_before_it_has_been_sent() -> None:

@@ -111,6 +111,8 @@ class _Stage:
         self.chunks = chunks
         self.known: dict[tuple[str, int, int], Parts] = {}
         self.chain: int | None = None
+        self.began: int | None = None
+        """The first task of the unit on the chain."""
         self.scatter: float = 0.0
         """Hidden part of the last piece's gradient scatter, which waits for the next gather."""
         self.before_last: int | None = None
@@ -130,7 +132,7 @@ class _Stage:
         for unit in order:
             self._unit(unit)
         self._flush_scatter()
-        self._on_chain("dp_comm", self.last_reduce_s, "reduce", force=True)
+        self._on_chain("dp_comm", self.last_reduce_s, "reduce")
         self._name(("reduced", self.stage))
 
     def _gather_first(self, order: Order) -> None:
@@ -151,7 +153,7 @@ class _Stage:
                 self._add("dp", seconds, label, (), name)
 
     def _unit(self, unit: Unit) -> None:
-        first = len(self.step.graph.seconds)
+        self.began = None
         virtual = self.shared.virtual[Place(self.stage, unit.chunk)]
         arrived = self._arrival(unit, virtual)
         factor = self._unevenness()
@@ -160,9 +162,11 @@ class _Stage:
             arrived = ()
         for number, pieces in self._groups(unit):
             arrived = self._pieces(unit, number, pieces, factor, arrived)
-        if len(self.step.graph.seconds) == first:
-            self._on_chain("compute", 0.0, unit, needs=arrived, force=True)
-        self.step.units.append(Done(self.stage, unit, first, len(self.step.graph.seconds) - 1))
+        if self.began is None or self.chain is None:
+            began = ended = self._on_chain("compute", 0.0, unit, needs=arrived)
+        else:
+            began, ended = self.began, self.chain
+        self.step.units.append(Done(self.stage, unit, began, ended))
         if unit.kind != "W":
             self._send(unit, virtual)
 
@@ -267,7 +271,7 @@ class _Stage:
             return
         hidden = self.shared.software.overlap_pp
         message = self.shared.message_s
-        self._on_chain("pp_comm", (1 - hidden) * message, unit, kind=f"send {kind}", force=True)
+        self._on_chain("pp_comm", (1 - hidden) * message, unit, kind=f"send {kind}")
         if hidden:
             label = self._label("pp_comm", f"send {kind}", unit, "")
             self._add("pp", hidden * message, label, self._so_far(), key)
@@ -291,15 +295,15 @@ class _Stage:
         needs: tuple[Key, ...] = (),
         layers: str = "",
         kind: str = "",
-        force: bool = False,
-    ) -> None:
-        """A task that holds the stage up; left out where it takes no time, unless forced."""
-        if seconds <= 0 and not force and not needs:
-            return
+    ) -> int:
+        """A task that holds the stage up; its number."""
         label = self._label(
             part, kind or (unit if isinstance(unit, str) else unit.kind), unit, layers
         )
         self.chain = self._add(STREAMS[part], seconds, label, (*needs, *self._so_far()))
+        if self.began is None:
+            self.began = self.chain
+        return self.chain
 
     def _label(self, part: str, kind: str, unit: Unit | str, layers: str) -> Label:
         if isinstance(unit, str):

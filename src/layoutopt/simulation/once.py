@@ -11,6 +11,7 @@ from layoutopt.costmodel.axes import Axes, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.simulation.pieces import Chunk, Piece
+from layoutopt.simulation.schedules import is_v
 
 
 @dataclass(frozen=True)
@@ -98,11 +99,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
 def tied_s(job: Job, layout: Layout) -> float:
     """The sum of a shared table's gradient between the two stages that hold it."""
     axes = axes_of([layout])
-    return (
-        0.0
-        if layout.schedule == "zbv"
-        else _one(sharding.tied_embedding_seconds(job, axes.tp, axes.pp))
-    )
+    return 0.0 if is_v(layout) else _one(sharding.tied_embedding_seconds(job, axes.tp, axes.pp))
 
 
 def _total(held: dict[str, float], ends_only: bool) -> float:

@@ -11,12 +11,12 @@ import numpy as np
 
 from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
-from layoutopt.costmodel.axes import FULL, NONE, Axes, Ints, axes_of, ints
+from layoutopt.costmodel.axes import NONE, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.stages import even_split
-from layoutopt.simulation.schedules import chunks_of, places
+from layoutopt.simulation.schedules import chunks_of, is_v, places
 
 Parts = tuple[tuple[str, float], ...]
 """Seconds by part (results.BREAKDOWN), one after the other."""
@@ -56,27 +56,28 @@ def split_of(job: Job, layout: Layout) -> tuple[int, ...]:
     return layout.layers_per_stage or even_split(job.model.layers, layout.pp)
 
 
-def chunk_layers(layers: int, chunks: int, stage: int) -> list[int]:
+def chunk_layers(layers: int, chunks: int, stage: int, *, v_shape: bool = False) -> list[int]:
     """Layers of each chunk of a stage. The first stage's spare layers go to its later chunks,
     because the embedding stands on its first; the other stages' to their earlier ones, because
-    the loss head stands on the last."""
+    the loss head stands on the last. In a V both ends stand on the first stage: a spare layer goes
+    to the first chunk."""
     base, spare = divmod(layers, chunks)
-    longer = range(chunks - spare, chunks) if stage == 0 else range(spare)
+    longer = range(chunks - spare, chunks) if stage == 0 and not v_shape else range(spare)
     return [base + (chunk in longer) for chunk in range(chunks)]
 
 
 def model_pieces(job: Job, layout: Layout) -> list[list[Chunk]]:
     """Chunks by stage: result[stage][chunk]."""
     v, spots = chunks_of(layout), places(layout)
+    v_shape = is_v(layout)
     layers = _Layers.of(job, layout)
     found: list[list[Chunk]] = []
     for stage, held in enumerate(split_of(job, layout)):
-        again = recomputed_layers(layout, stage, held)
-        kinds = [FULL] * again + [layers.otherwise] * (held - again)
-        row, at = [], 0
-        for chunk, size in enumerate(chunk_layers(held, v, stage)):
-            pieces = [layers.layer(kind) for kind in kinds[at : at + size]]
-            at += size
+        sizes = chunk_layers(held, v, stage, v_shape=v_shape)
+        again = _again(recomputed_layers(layout, stage, held), sizes, v_shape)
+        row = []
+        for chunk, size in enumerate(sizes):
+            pieces = [layers.layer(number < again[chunk]) for number in range(size)]
             if (stage, chunk) == spots[0]:
                 pieces.insert(0, _embedding(job, layout))
             if (stage, chunk) == spots[-1]:
@@ -87,30 +88,41 @@ def model_pieces(job: Job, layout: Layout) -> list[list[Chunk]]:
 
 
 def recomputed_layers(layout: Layout, stage: int, layers: int) -> int:
-    """Layers of a stage that full recompute runs again: all, or the first so many."""
-    if layout.recompute != "full":
-        return 0
-    return layers if layout.recompute_layers is None else min(layers, layout.recompute_layers)
+    """Layers of a stage that do what ``recompute`` says: all, or the first so many."""
+    told = layout.recompute_layers
+    if told is None or layout.recompute == "none":
+        return layers
+    return min(layers, told if isinstance(told, int) else told[stage])
+
+
+def _again(again: int, sizes: list[int], v_shape: bool) -> list[int]:
+    """Of those layers, how many stand on each chunk: the first ones in a V; when interleaved
+    chunks share them evenly, as Megatron-LM does (recompute-num-layers counts within a chunk)."""
+    if v_shape:
+        return [min(again, sizes[0]), max(0, again - sizes[0])]
+    left, shares = again, [0] * len(sizes)
+    while left:
+        for chunk, size in enumerate(sizes):
+            if left and shares[chunk] < size:
+                shares[chunk], left = shares[chunk] + 1, left - 1
+    return shares
 
 
 @dataclass(frozen=True)
 class _Layers:
-    """One average layer for each kind of recompute that the layout has."""
+    """One average layer that recomputes as the layout says, and one that keeps everything."""
 
-    kinds: dict[int, Piece]
-    otherwise: int
-    """What layers outside full recompute do."""
+    told: Piece
+    kept: Piece
 
     @staticmethod
     def of(job: Job, layout: Layout) -> _Layers:
-        otherwise = RECOMPUTE.index(layout.recompute)
-        if layout.recompute == "full" and layout.recompute_layers is not None:
-            otherwise = NONE
-        codes = {otherwise, FULL} if layout.recompute == "full" else {otherwise}
-        return _Layers({code: _layer(job, layout, code) for code in codes}, otherwise)
+        code = RECOMPUTE.index(layout.recompute)
+        told = _layer(job, layout, code)
+        return _Layers(told, told if code == NONE else _layer(job, layout, NONE))
 
-    def layer(self, kind: int) -> Piece:
-        return self.kinds[kind]
+    def layer(self, again: bool) -> Piece:
+        return self.told if again else self.kept
 
 
 def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
@@ -213,7 +225,7 @@ def _head(job: Job, layout: Layout) -> Piece:
     axes, yes, no = axes_of([layout]), np.asarray(True), np.asarray(False)
     cost = terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch)
     logits: Ints = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)
-    first = np.asarray(layout.pp == 1 or layout.schedule == "zbv")
+    first = np.asarray(layout.pp == 1 or is_v(layout))
     ends = sharding.stage_parameters(job, axes.tp, 0.0, first, yes)
     if first:
         ends = ends - sharding.stage_parameters(job, axes.tp, 0.0, yes, no)

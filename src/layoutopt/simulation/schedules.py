@@ -30,9 +30,14 @@ class Place(NamedTuple):
     chunk: int
 
 
+def is_v(layout: Layout) -> bool:
+    """Whether the chunks run down the stages and back up; a single stage has one chunk."""
+    return layout.schedule == "zbv" and layout.pp > 1
+
+
 def chunks_of(layout: Layout) -> int:
     """Chunks on each stage: two in a V, ``vpp`` when interleaved, one on a single stage."""
-    if layout.schedule == "zbv":
+    if is_v(layout):
         return 2
     return layout.vpp if layout.pp > 1 else 1
 
@@ -49,7 +54,7 @@ def places(layout: Layout) -> list[Place]:
     arXiv 2401.10241, section 6), so that the first stage also holds the loss head.
     """
     p, v = layout.pp, chunks_of(layout)
-    if layout.schedule == "zbv":
+    if is_v(layout):
         return [Place(s, 0) for s in range(p)] + [Place(s, 1) for s in reversed(range(p))]
     return [Place(stage, chunk) for chunk in range(v) for stage in range(p)]
 
@@ -57,11 +62,11 @@ def places(layout: Layout) -> list[Place]:
 def orders(layout: Layout) -> list[Order]:
     """The order of work of every stage."""
     p, m = layout.pp, layout.microbatches
-    if layout.schedule == "zbv":
+    if is_v(layout):
         return [_zbv(p, m, stage) for stage in range(p)]
     if layout.schedule == "gpipe":
         return [_gpipe(m, chunks_of(layout), p) for _ in range(p)]
-    if layout.schedule == "zb-h1":
+    if splits_backward(layout):
         return [_zb_h1(p, m, stage) for stage in range(p)]
     if chunks_of(layout) > 1:
         return [_interleaved(p, m, layout.vpp, stage) for stage in range(p)]
