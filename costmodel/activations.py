@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layoutopt.costmodel import terms
+from layoutopt.costmodel import sharding, terms
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
 from layoutopt.costmodel.compute import dense_share
 from layoutopt.costmodel.job import Job
@@ -53,14 +53,16 @@ def activation_kib(
     return to_kib(kept)
 
 
-UNFUSED_NORM_BYTES = 7.0
+UNFUSED_NORM_BYTES = 6.5
 """Extra bytes per element that a norm in the framework's own operators keeps for its backward pass:
 its fp32 input, and its normalised value in 16 bit or, half the time, in fp32 (A13; fitted)."""
 EAGER_ROTARY_BYTES = 4.0
 """Extra bytes per element of queries and keys where rotary embedding is not one kernel: its fp32
 input (A13)."""
 MASK_BYTES = 2.0
-"""Two one-byte masks a layer, per hidden element: dropout in stacks of unfused operators."""
+"""Two one-byte masks a layer, per hidden element, of hidden dropout (Korthikanti 2022, table 2)."""
+EAGER_HIDDEN_BYTES = 3.0
+"""The same in stacks of unfused operators, with copies of the residual stream (A13; fitted)."""
 
 
 def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
@@ -76,8 +78,7 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     norm = 2.0 + kept + (0.0 if fused_norm(job) else UNFUSED_NORM_BYTES)
     hidden = 2 * norm * model.hidden / share
     attention = _attention_bytes_a_token(job, tp, kept)
-    masked = not (attention_kernel(job).startswith("flash") and job.software.fused_activation)
-    dropout = MASK_BYTES * model.hidden / share if masked else 0.0
+    dropout = _dropout_bytes(job) * model.hidden / share
     mlp = dense_share(job) * _mlp_bytes(job, model.ffn / tp, kept)
     if model.moe is not None:
         moe = model.moe
@@ -87,6 +88,13 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
         shared = _mlp_bytes(job, moe.shared_ffn / tp, kept)
         mlp = mlp + (1 - dense_share(job)) * (routed + shared)
     return hidden + attention + dropout + mlp
+
+
+def _dropout_bytes(job: Job) -> float:
+    """Bytes a hidden element that masks and copies take: none in the stacks of today."""
+    if not job.software.fused_activation:
+        return EAGER_HIDDEN_BYTES
+    return 0.0 if attention_kernel(job).startswith("flash") else MASK_BYTES
 
 
 def _mlp_bytes(job: Job, width: Array | float, kept: float) -> Array:
@@ -104,10 +112,11 @@ def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
     model = job.model
     again = kept if kept < 2 else 0.0
     if model.mla is None:
-        tensors = 2.0 * (2 * model.q_width + 2 * model.kv_width) + again * model.q_width
-        if not job.software.fused_activation:
-            tensors += EAGER_ROTARY_BYTES * (model.q_width + model.kv_width)
-        return np.asarray((tensors + 4.0 * model.heads) / tp)
+        rotary = 0.0 if job.software.fused_activation else EAGER_ROTARY_BYTES
+        queries = (4.0 + again + rotary) * model.q_width + 4.0 * model.heads
+        # With more tp ranks than key and value heads, a head has copies.
+        keys = (4.0 + rotary) * model.kv_width / np.minimum(tp, model.kv_heads)
+        return np.asarray(queries / tp + keys)
     score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
     value = model.mla.v_head_dim
     heads = model.heads * (2.0 * (2 * score + 2 * value) + again * value + 4.0) / tp
@@ -116,12 +125,19 @@ def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
 
 
 def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
-    """Attention scores kept by kernels that are not flash: 5 a s (Korthikanti 2022, equation 1);
-    9 a s where softmax is computed apart in fp32."""
+    """Attention scores kept by kernels that are not flash: 5 a s (Korthikanti 2022, equation 1),
+    of which 3 are dropout's, which models with gated MLPs train without; 9 a s where softmax is
+    computed apart in fp32."""
     kernel = attention_kernel(job)
     if kernel.startswith("flash"):
         return 0.0
-    return (5.0 if kernel == "fused_softmax" else 9.0) * job.model.heads * job.training.seq_len / tp
+    dropout = 0.0 if job.model.gated_mlp and job.software.fused_activation else 3.0
+    return (
+        (2.0 + dropout if kernel == "fused_softmax" else 9.0)
+        * job.model.heads
+        * job.training.seq_len
+        / tp
+    )
 
 
 def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
@@ -143,13 +159,13 @@ def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
 def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
     """torchtitan's per-operator list: block input, attention output, every second product.
 
-    The products of a layer put out q, k, v, the attention's and the MLP's sum and the MLP's inner
-    tensors; half of those, 2 bytes each.
+    The products of a layer are q, k, v, attention's sum, the MLP's inner one or two and its sum:
+    q, v and the first inner one are kept (the last one's output nothing needs).
     """
     model = job.model
-    inner = (2 if model.gated_mlp else 1) * model.ffn
-    products = (model.q_width + 2 * model.kv_width + inner) / tp + 2 * model.hidden / share
-    return 2.0 * (model.hidden / share + model.q_width / tp) + products
+    products = 2.0 * (model.q_width + model.kv_width + model.ffn)
+    attention = 2.0 * model.q_width + 4.0 * model.heads
+    return 2.0 * model.hidden / share + (attention + products) / tp
 
 
 def working_kib(
@@ -166,7 +182,7 @@ def working_kib(
     """What one layer's backward pass needs beside saved activations. Axes as activation_kib.
 
     Gradients of the widest pair of tensors; with recomputation also what the layer would have
-    saved, computed again.
+    saved, computed again; where gradients are summed in fp32, the layer's in 16 bit before that.
     """
     model = job.model
     tokens = terms.tokens_per_gpu(job, cp, micro_batch)
@@ -180,7 +196,19 @@ def working_kib(
         modules = _module_bytes_a_token(job, tp, etp)
         selective = tokens * (_score_bytes_a_token(job, tp) + modules)
     extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
-    return to_kib(gradients + extra)
+    return to_kib(gradients + extra + _unsummed_bytes(job, tp, ep, etp))
+
+
+def _unsummed_bytes(job: Job, tp: Ints, ep: Ints, etp: Ints | int) -> Array:
+    """One layer's 16-bit gradients, which the backward pass leaves before they are added to fp32
+    sums; FSDP's stand in its buffers."""
+    if job.software.weight_bytes > 2 or job.software.gradient_bytes <= 2:
+        return np.zeros(1)
+    no = np.asarray(False)
+    layer = sharding.stage_parameters(job, tp, 1.0, no, no)
+    if job.model.moe is not None:
+        layer = layer + sharding.expert_parameters(job, 1.0, np.asarray(ep), etp)
+    return 2.0 * layer
 
 
 def _widest_mlp(job: Job, tp: Ints) -> Array:
@@ -193,8 +221,14 @@ def _widest_mlp(job: Job, tp: Ints) -> Array:
 def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:
     """Logits and cross-entropy of one microbatch on the last stage: axes (tp, cp, micro_batch).
 
-    Where the loss is not vocabulary-parallel, every rank holds all logits.
+    Where the loss is not vocabulary-parallel, every rank holds all logits. Each multi-token-
+    prediction block has a loss of its own, and holds its layer's activations at that moment.
     """
     vocab = job.model.vocab / np.where(job.software.vocab_parallel_loss, tp, 1)
-    each = job.software.logit_bytes
-    return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * vocab * each)
+    each = vocab * job.software.logit_bytes
+    blocks = job.model.mtp_layers
+    if blocks:
+        share = np.where(job.software.default_sequence_parallel, tp, 1)
+        layer = _saved_bytes_a_token(job, tp, share, 1) + _score_bytes_a_token(job, tp)
+        each = each * (1 + blocks) + blocks * layer
+    return to_kib(terms.tokens_per_gpu(job, cp, micro_batch) * each)

@@ -17,7 +17,7 @@ Flags = NDArray[np.bool_]
 NONE, SELECTIVE, FULL = range(len(RECOMPUTE))
 """Integer codes of recompute in arrays."""
 
-ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE = range(4)
+ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE, ZERO_BUBBLE_2P = range(5)
 """Integer codes of the schedule in arrays; interleaving is vpp > 1."""
 
 _SCHEDULES = {
@@ -25,6 +25,7 @@ _SCHEDULES = {
     "interleaved": ONE_F_ONE_B,
     "gpipe": GPIPE,
     "zb-h1": ZERO_BUBBLE,
+    "zb-2p": ZERO_BUBBLE_2P,
     "zbv": V_SHAPE,
 }
 

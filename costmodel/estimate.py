@@ -160,6 +160,8 @@ def _moment(layout: Layout, stage: int, logits: int, at_step: bool) -> str:
     held, unit = min(layout.pp - stage, layout.microbatches), ""
     if layout.schedule == "gpipe":
         held = layout.microbatches
+    elif layout.schedule == "zb-2p" and layout.pp > 1:
+        held = min(2 * layout.pp, layout.microbatches)
     elif layout.schedule == "zbv" and layout.pp > 1:
         both = (2 * layout.pp - stage - 1, stage + 1)
         held, unit = sum(min(most, layout.microbatches) for most in both), " chunks"

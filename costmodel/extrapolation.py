@@ -44,13 +44,13 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
 def _left_out(job: Job, layout: Layout) -> Iterator[str]:
     if layout.axis_order not in PRICED:
         yield f"axis_order {layout.axis_order} is priced as {PRICED[0]} (A18)"
-    if layout.schedule in ("zb-h1", "zbv"):
+    if layout.schedule in ("zb-h1", "zb-2p", "zbv"):
         yield (
             f"schedule {layout.schedule}: forward pass, input gradient and weight gradient of a "
             "chunk are taken to be equally long, and splitting the backward pass to be free (A7)"
         )
     if job.model.mtp_layers:
         yield (
-            f"{job.model.mtp_layers} multi-token-prediction layers of {job.model.name} are in the "
-            "checkpoint, but in neither step time nor memory (A18)"
+            f"{job.model.mtp_layers} multi-token-prediction layers of {job.model.name} are in "
+            "memory and in the checkpoint, but not in step time (A18)"
         )

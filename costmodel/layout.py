@@ -41,7 +41,7 @@ class Layout:
     recompute_layers: int | tuple[int, ...] | None = None
     sequence_parallel: bool = True
     cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
-    schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"] = "1f1b"
+    schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"] = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
     axis_order: str = PIPELINE_LAST
 

@@ -18,12 +18,10 @@ from layoutopt.costmodel.pipeline import layers_in_flight, recomputed_in_flight
 from layoutopt.costmodel.stages import Stages
 from layoutopt.units import GIB, KIB, MIB
 
-RESERVE_PER_MILLE = 50
-"""Allocator reserve over allocated bytes: measured runs show 3 to 9% (A10)."""
 FRAGMENTED_PER_MILLE = 20
-"""What is left of it where the device runs full and the allocator gives back what it caches: blocks
-that are split too finely to use (A10)."""
-CONTEXT_BYTES = int(1.5 * GIB)
+"""Allocator reserve over allocated bytes where the device runs full and the allocator gives back
+what it caches: blocks that are split too finely to use (A10)."""
+CONTEXT_BYTES = GIB
 """CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
 WORKSPACE_BYTES = 96 * MIB
 """Workspaces of cuBLAS and Transformer Engine inside the allocator (A11): what 120 small runs of
@@ -40,7 +38,7 @@ def reserve_kib(job: Job, allocated_kib: Ints) -> Ints:
 
     It caches what was freed as long as there is room, and gives it back before it fails.
     """
-    cached = _per_mille(allocated_kib, RESERVE_PER_MILLE)
+    cached = _per_mille(allocated_kib, job.software.reserve_per_mille)
     room = usable_bytes(job) // KIB - allocated_kib
     return np.maximum(_per_mille(allocated_kib, FRAGMENTED_PER_MILLE), np.minimum(cached, room))
 
@@ -97,8 +95,11 @@ def state_kib(
     dense = sharding.stage_parameters(job, tp, layers, first, last)
     experts: Array = np.zeros(1)
     replicas: Ints = np.ones(1, dtype=np.int64)
+    more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
+    dense = dense + np.where(last, more, 0.0)
     if job.model.moe is not None:
         experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
+        experts = experts + np.where(last, more_experts, 0.0)
         replicas = np.maximum(1, job.gpus // (np.asarray(pp) * ep * np.asarray(etp)))
 
     def held(bytes_each: int, from_stage: int) -> Ints:

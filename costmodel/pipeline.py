@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from layoutopt.costmodel.axes import GPIPE, V_SHAPE, ZERO_BUBBLE, Array, Ints
+from layoutopt.costmodel.axes import GPIPE, V_SHAPE, ZERO_BUBBLE, ZERO_BUBBLE_2P, Array, Ints
 from layoutopt.costmodel.stages import Stages
 
 
@@ -45,7 +45,8 @@ def layers_in_flight(
     Korthikanti 2022, section 4.2.3: 1 + (p - 1) / (p v) of 1F1B's on stage 0), at most m v.
     Zero bubble (ZB-H1) holds as much as 1F1B (Qi et al. 2023, section 2). In a V (ZB-V) stage s
     holds min(2p - s - 1, m) microbatches of its first chunk and min(s + 1, m) of the one that runs
-    back: p microbatches of all its layers on every stage (Qi et al. 2024, section 3).
+    back: p microbatches of all its layers on every stage (Qi et al. 2024, section 3). ZB-2p fills
+    every stage up to twice what 1F1B holds on the first: min(2p, m) (Qi et al. 2023, section 4).
     """
     return _held(stages.layers, stages, (pp, vpp, microbatches, schedule))
 
@@ -82,7 +83,9 @@ def _held(
     first = np.minimum(layers, -(-layers // 2) if first_chunk is None else first_chunk)
     down, up = _held_of_v(stages, p, m)
     held = np.where((schedule == V_SHAPE) & (p > 1), first * down + (layers - first) * up, held)
-    return np.where(schedule == GPIPE, layers * m, held)
+    twice = layers * np.minimum(2 * p, m)
+    rest = [layers * m, np.where(p > 1, twice, plain)]
+    return np.select([schedule == GPIPE, schedule == ZERO_BUBBLE_2P], rest, held)
 
 
 def _held_of_v(stages: Stages, p: Ints, m: Ints) -> tuple[Ints, Ints]:
@@ -107,11 +110,13 @@ def bubble_scale(schedule: Ints, pp: Ints, microbatches: Ints) -> Array:
     forward passes of a chunk after the first: a sixth of 1F1B's bubble, where gradients are clipped
     and all stages wait for the slowest. With fewer than 2p - 1 microbatches the way there and
     back of one shows: 4p - 2 - 2m chunk passes (the schedule of Qi et al. 2023, section 6, drawn
-    in tests/costmodel/test_pipeline.py).
+    in tests/costmodel/test_pipeline.py). ZB-2p has room enough for none, but the same wait at the
+    end (Qi et al. 2023, section 4: ZB-H2).
     """
     passes = np.maximum(pp - 1, 4 * pp - 2 - 2 * microbatches)
     v_shape = passes / (6 * np.maximum(pp - 1, 1))
-    return np.select([schedule == ZERO_BUBBLE, schedule == V_SHAPE], [1 / 3, v_shape], 1.0)
+    codes = [schedule == ZERO_BUBBLE, schedule == V_SHAPE, schedule == ZERO_BUBBLE_2P]
+    return np.select(codes, [1 / 3, v_shape, 1 / 6], 1.0)
 
 
 def overlap_window(pp: Ints, vpp: Ints) -> Array:

@@ -19,7 +19,7 @@ class Pipelines(Frozen):
     """One framework's pipeline, beside 1F1B and its interleaving (data/pipelines.yaml)."""
 
     framework: str
-    schedules: tuple[Literal["gpipe", "zb-h1", "zbv"], ...] = ()
+    schedules: tuple[Literal["gpipe", "zb-h1", "zb-2p", "zbv"], ...] = ()
     searched: tuple[Literal["gpipe", "zb-h1", "zbv"], ...] = ()
     """Those that a search tries without being asked to."""
     splits: Literal["any", "even"] = "even"

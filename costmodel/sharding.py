@@ -23,19 +23,44 @@ def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, las
     """Parameters of a stage on one GPU that data parallelism replicates; experts left out.
 
     tp divides all of a layer but its norms, its router and the down-projections of MLA, of which
-    every rank holds a copy (Megatron Core's duplicated linear layers).
+    every rank holds a copy (Megatron Core's duplicated linear layers). With more tp ranks than key
+    and value heads, a head has copies.
     """
     counts, model = count(job.model), job.model
     moe_share = counts.moe_layers / counts.layers
     base = (1 - moe_share) * counts.dense_layer_params
     base += moe_share * counts.moe_layer_base_params
     copied = counts.norm_params + moe_share * counts.router_params + _latent_parameters(model)
-    per_layer = (base - copied) / tp + copied
+    per_layer = (base - copied) / tp + copied + _copied_heads(model, tp)
     ends = np.where(first, counts.embedding_params / tp, 0.0)
     head = counts.head_params or model.vocab * model.hidden
     held_already = np.asarray(first) & model.tied_embeddings
     ends = ends + np.where(np.asarray(last) & ~held_already, head / tp, 0.0)
     return layers * per_layer + ends + np.where(last, counts.final_norm_params, 0)
+
+
+def _copied_heads(model: Model, tp: Ints) -> Array | float:
+    """Key and value projections a rank holds beyond its even share of one layer's."""
+    if model.mla is not None:
+        return 0.0
+    both = 2.0 * model.hidden * model.kv_width
+    return both * (1 / np.minimum(tp, model.kv_heads) - 1 / np.asarray(tp))
+
+
+def prediction_parameters(
+    job: Job, tp: Ints, ep: Ints | int, etp: Ints | int
+) -> tuple[Array | float, Array | float]:
+    """Multi-token-prediction blocks on one GPU of the last stage: dense part and routed experts.
+
+    A layer, a 2h x h projection and norms each; table and head are the model's (DeepSeek-V3
+    technical report 2024, section 2.2).
+    """
+    counts, blocks = count(job.model), job.model.mtp_layers
+    if not blocks:
+        return 0.0, 0.0
+    experts = counts.expert_total / max(counts.moe_layers, 1)
+    dense = (counts.mtp_params - experts) / np.asarray(tp)
+    return blocks * dense, blocks * experts / (np.asarray(ep) * np.asarray(etp))
 
 
 def _latent_parameters(model: Model) -> int:

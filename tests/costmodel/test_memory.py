@@ -339,6 +339,28 @@ def test_fsdp_under_a_pipeline_holds_whole_gradients() -> None:
     assert int(alone.gradients[0]) == kib(4 * 3 * LAYER / 64)
 
 
+def test_more_tensor_ranks_than_key_heads_hold_copies() -> None:
+    """4 key and value heads of 8 on 8 ranks: one each, 8 wide, not half of one."""
+    middle = (flag(False), flag(False))
+    whole = memory.state_kib(job(), one(8), one(1), one(0), one(12), *middle)
+    norms = 2 * 64
+    kv, rest = 2 * 64 * 32, LAYER - norms - 2 * 64 * 32
+    assert int(whole.weights[0]) == kib(2 * 12 * (rest / 8 + kv / 4 + norms))
+
+
+def test_prediction_layers_stand_on_the_last_stage() -> None:
+    """One block: a layer, 2h x h, three norms; its layer's activations and logits at the loss."""
+    model = SMALL.model_copy(update={"mtp_layers": 1, "vocab": 8192})
+    plain = SMALL.model_copy(update={"vocab": 8192})
+    layout, split = Layout(pp=4, dp=16, microbatches=8, zero_stage=0), (3, 3, 3, 3)
+    with_block, without = peak(thousand(model), layout, split), peak(thousand(plain), layout, split)
+    more = (with_block.state.weights - without.state.weights)[0].tolist()
+    assert more[:3] == [0, 0, 0]
+    assert more[3] == pytest.approx(2 * (LAYER + 2 * 64 * 64 + 3 * 64) / KIB, abs=1)
+    logits = (with_block.logits - without.logits)[0].tolist()
+    assert logits == [0, 0, 0, 14 * 8192 + 2464]
+
+
 def test_buckets_stand_where_something_is_sharded() -> None:
     asked = job(software=soft(bucket_bytes=1024 * 1000))
     assert buffers(asked, 1) == buffers(asked, 0) + 1000

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.costmodel.axes import GPIPE, ONE_F_ONE_B, V_SHAPE, ZERO_BUBBLE
+from layoutopt.costmodel.axes import GPIPE, ONE_F_ONE_B, V_SHAPE, ZERO_BUBBLE, ZERO_BUBBLE_2P
 from layoutopt.costmodel.pipeline import (
     bubble_fraction,
     bubble_of_ideal,
@@ -281,3 +281,13 @@ def test_layers_that_recompute_and_that_do_not_add_up() -> None:
         assert told == [again, kept]
         both = np.array(again) + kept
         assert layers_in_flight(stages, *how)[0].tolist() == both.tolist()
+
+
+def test_zb_2p_holds_twice_as_much_on_every_stage() -> None:
+    """Up to 2p microbatches of each layer, on all stages alike; never more than there are."""
+    stages = given_stages((2, 3, 3, 2))
+    held = [
+        layers_in_flight(stages, one(4), one(1), one(m), one(ZERO_BUBBLE_2P))[0].tolist()
+        for m in (5, 24)
+    ]
+    assert held == [[10, 15, 15, 10], [16, 24, 24, 16]]

@@ -14,7 +14,7 @@ from layoutopt.inputs.words import choice
 from layoutopt.nearest import did_you_mean, nearest_names
 
 CP_KINDS = ("ring", "all_gather", "ulysses")
-SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zbv")
+SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv")
 AXIS_ORDER = ("tp", "cp", "ep", "dp", "pp")
 MOST_STAGES = 100_000
 DEGREES = ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")

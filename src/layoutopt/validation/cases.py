@@ -41,12 +41,12 @@ _KERNELS = {
 }
 """Attention kernels by the start of ``training.kernel``; the longest match counts."""
 
-_SCHEDULES: dict[str, Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"]] = {
+_SCHEDULES: dict[str, Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"]] = {
     "1F1B": "1f1b",
     "1F1B-I": "interleaved",
     "GPipe": "gpipe",
     "ZB-1p": "zb-h1",
-    "ZB-2p": "zbv",
+    "ZB-2p": "zb-2p",
     "ZB-H1": "zb-h1",
     "ZB-V": "zbv",
 }
@@ -318,7 +318,7 @@ def _expert_tp(record: Record, layout: Layout, filled: list[str]) -> int:
     return 1
 
 
-def _schedule(record: Record) -> Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zbv"]:
+def _schedule(record: Record) -> Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"]:
     given = record.layout.get("schedule")
     if given is None:
         return "1f1b"
