@@ -232,7 +232,7 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
         Assumption(
             "A18",
             "Axis orders other than two are priced as the usual one; multi-token-prediction layers "
-            "are left out of time and memory.",
+            "are left out of time.",
             breaks="exactly those layouts and models",
             checked_by="extrapolation.warnings_for says so in the answer",
         ),

@@ -221,10 +221,10 @@ def test_latent_attention_keeps_latents_and_expanded_heads() -> None:
 
 
 def test_the_per_operator_list() -> None:
-    """Input and attention output 2 (64 + 64); half of q 64, k and v 64, two inner tensors of 256,
-    two outputs of 64, in 2 bytes: 768."""
+    """Input and attention output 2 (64 + 64), 4 for each of 8 heads; of the products q 64, v 32 and
+    the first inner tensor of 256, in 2 bytes."""
     asked = thousand(software=soft(selective_scope="per_op"))
-    assert saved(asked, SELECTIVE) == 256 + 64 + 64 + 512 + 128 == 1024
+    assert saved(asked, SELECTIVE) == 256 + 32 + 2 * (64 + 32 + 256) == 992
 
 
 def test_unfused_norms_keep_their_fp32_tensors() -> None:
@@ -243,12 +243,25 @@ def test_recomputing_needs_what_it_recomputes() -> None:
     assert working(SELECTIVE) == working(NONE)
 
 
+def test_gradients_summed_in_fp32_stand_in_16_bit_before_that() -> None:
+    """2 bytes for each parameter of one layer; none where they are summed in 16 bit or sharded."""
+    axes = (one(1), one(1), one(1), one(1), one(NONE))
+
+    def working(**changes: Any) -> int:
+        return int(activations.working_kib(thousand(software=soft(**changes)), *axes)[0])
+
+    alone = working(gradient_bytes=2)
+    assert working(gradient_bytes=4) == alone + kib(2 * LAYER)
+    assert working(weight_bytes=4, gradient_bytes=4) == alone
+
+
 def test_the_widest_mlp_of_experts_is_that_of_a_tokens_copies() -> None:
     """2 copies of 128 inner elements are as wide as a dense MLP of 256."""
 
     def working(model: Model) -> int:
         axes = (one(1), one(1), one(1), one(1), one(NONE))
-        return int(activations.working_kib(thousand(model), *axes)[0])
+        asked = thousand(model, software=soft(gradient_bytes=2))
+        return int(activations.working_kib(asked, *axes)[0])
 
     assert working(EXPERTS) == working(SMALL)
     unused = EXPERTS.model_copy(update={"ffn": 10**6})

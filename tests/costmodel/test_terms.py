@@ -17,6 +17,8 @@ HIDDEN_BYTES = 2 * 128 * 64
 """One sequence of 128 tokens, 64 wide, in 16 bit: 16,384."""
 LAYER = 12_288 + 49_152
 """Weights of a small layer that tp divides; 128 numbers of norms stand beside them."""
+COPIES = 2 * 64 * 32 / 8
+"""On 8 tp ranks each of the 4 key and value heads stands twice: an eighth of both matrices more."""
 TABLE = 1024 * 64
 YES, NO = flag(True), flag(False)
 
@@ -237,7 +239,7 @@ def gathers(asked: Job, stage: int, *, reshard: bool = True) -> list[float]:
 
 def test_zero_3_gathers_twice_where_it_reshards_and_once_where_not() -> None:
     """7,808 parameters over 8 servers, one adapter each: 7 x 10 us + 7/8 of the bytes."""
-    each = LAYER / 8 + 128
+    each = LAYER / 8 + COPIES + 128
     gather, scatter = (70e-6 + 7 / 8 * size * each / 10e9 for size in (2, 4))
     assert gathers(job(), 3) == pytest.approx([gather, gather + scatter])
     assert gathers(job(), 3, reshard=False) == pytest.approx([gather, scatter])
@@ -253,7 +255,7 @@ def test_a_shard_group_is_nearer_than_all_replicas() -> None:
 
 def test_zero_3_gathers_experts_over_their_own_replicas() -> None:
     """tp 8, ep 8: beside 12,288 / 8 + 640 parameters one expert of 24,576, over 8 servers."""
-    each = 12_288 / 8 + 128 + 512
+    each = 12_288 / 8 + COPIES + 128 + 512
     got = sharding.gather_seconds(job(EXPERTS), one(8), one(1), one(3), ep=one(8))
     gather = sum(70e-6 + 7 / 8 * 2 * size / 10e9 for size in (each, 24_576))
     assert got.forward[0] == pytest.approx(gather)
@@ -283,7 +285,7 @@ def wire(size: float, ranks: int = 8) -> float:
 
 def test_gradients_are_summed_once_a_step() -> None:
     """All parameters of tp 8: layers 12 x 7,808, tables 2 x 8,192, last norm 64."""
-    held = 12 * (LAYER / 8 + 128) + 2 * TABLE / 8 + 64
+    held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
     assert sync(job(), 0) == pytest.approx([2 * wire(4 * held), 0])
     assert sync(job(), 1) == pytest.approx([wire(4 * held), wire(2 * held)])
 
@@ -296,13 +298,13 @@ def test_zero_2_and_3_leave_the_ends_for_the_step() -> None:
 
 def test_the_first_stage_of_a_pipeline_has_one_table() -> None:
     """pp 2 on 64 GPUs of tp 8: 4 ranks, 6 layers and the input table."""
-    held = 6 * (LAYER / 8 + 128) + TABLE / 8
+    held = 6 * (LAYER / 8 + COPIES + 128) + TABLE / 8
     assert sync(job(), 1, pp=2, layers=6) == pytest.approx([wire(4 * held, 4), wire(2 * held, 4)])
 
 
 def test_shards_are_summed_across_their_replicas() -> None:
     """8 replicas in shards of 2: a scatter over 2, then a sum of half over 4 groups."""
-    held = 12 * (LAYER / 8 + 128) + 2 * TABLE / 8 + 64
+    held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
     reduce, gather = sync(job(), 1, shard=2)
     assert reduce == pytest.approx(wire(4 * held, 2) + 2 * wire(4 * held / 2, 4))
     assert gather == pytest.approx(wire(2 * held, 2))
@@ -312,7 +314,7 @@ def test_shards_are_summed_across_their_replicas() -> None:
 
 def test_experts_are_summed_over_their_own_replicas() -> None:
     """tp 8, ep 8: 8 replicas of one expert a layer; the rest as in a dense model."""
-    rest = 12 * (12_288 / 8 + 128 + 512) + 2 * TABLE / 8 + 64
+    rest = 12 * (12_288 / 8 + COPIES + 128 + 512) + 2 * TABLE / 8 + 64
     experts = 12 * 24_576
     got = sync(job(EXPERTS), 1, ep=8)
     assert got == pytest.approx(
@@ -331,7 +333,7 @@ def test_a_shared_table_is_summed_between_the_end_stages() -> None:
 
 def test_the_optimizer_steps_what_a_rank_holds() -> None:
     """34 bytes a parameter at 1 TB/s; a shard of 8 from ZeRO-1 up."""
-    held = 12 * (LAYER / 8 + 128) + 2 * TABLE / 8 + 64
+    held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
     for stage, share in ((0, 1), (1, 8), (2, 8), (3, 8)):
         got = sharding.optimizer_seconds(job(), one(8), one(1), one(stage), one(12))
         assert got[0] == pytest.approx(34 * held / share / 1e12)

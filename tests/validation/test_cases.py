@@ -159,7 +159,7 @@ def test_memory_of_the_last_rank_is_noticed(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("given", "taken"),
-    [("1F1B", "1f1b"), ("1F1B-I", "interleaved"), ("ZB-1p", "zb-h1"), ("ZB-2p", "zbv")],
+    [("1F1B", "1f1b"), ("1F1B-I", "interleaved"), ("ZB-1p", "zb-h1"), ("ZB-2p", "zb-2p")],
 )
 def test_schedules_by_their_published_names(tmp_path: Path, given: str, taken: str) -> None:
     assert case(tmp_path, layout={"schedule": given}).layout.schedule == taken
