@@ -42,6 +42,31 @@ def try_everything(question: Question) -> Outcome:
     return Outcome(Status.INFEASIBLE if best is None else Status.OPTIMAL, best, report)
 
 
+def try_every_count(question: Question) -> Outcome:
+    """The best layout of a range of GPU counts: each count tried as above, one after another.
+
+    Of counts that are equally good (``gpus`` aside) the smallest is taken, and the whole list of
+    their best runs is ``pareto``: dominated ones included.
+    """
+    assert question.counts is not None
+    least, most = question.counts
+    node, tried, found = question.job.cluster.gpus_per_node, 0, []
+    for gpus in range(least, most + 1):
+        if gpus > node and gpus % node:
+            continue
+        at = replace(question, job=replace(question.job, gpus=gpus), counts=None)
+        # At one count the shortest run is the best for every objective.
+        outcome = try_everything(replace(at, objective="time"))
+        tried += outcome.search.candidates
+        if outcome.plan is not None:
+            found.append((objective_of(at, outcome.plan.run), outcome.plan))
+    value, best = min(found, key=lambda one: one[0]) if found else (None, None)
+    gap = None if value is None else 0.0
+    report = SearchReport(question.objective, value, gap, 0.0, tried, 1)
+    status = Status.INFEASIBLE if best is None else Status.OPTIMAL
+    return Outcome(status, best, report, pareto=tuple(plan for _, plan in found))
+
+
 def every_layout(question: Question) -> Iterator[Layout]:
     """Every legal layout of the question, memory ignored, one after another."""
     yield from layouts_like(question, Layout())
@@ -118,7 +143,13 @@ def _holds(limit: Limit, value: int) -> bool:
 
 
 def _keeps_limits(question: Question, priced: Estimate) -> bool:
-    """It keeps to deadline and budget."""
+    """It keeps to deadline, budget and power."""
+    watts = question.job.cluster.watts_per_gpu
+    if (
+        question.max_power_w is not None
+        and priced.layout.gpus * (watts or 0) > question.max_power_w
+    ):
+        return False
     if question.deadline_s is not None and priced.run.wall_time_s > question.deadline_s:
         return False
     cost = priced.run.cost_usd
@@ -126,8 +157,10 @@ def _keeps_limits(question: Question, priced: Estimate) -> bool:
 
 
 def objective_of(question: Question, run: Run) -> float:
-    """What is to be least: seconds of wall time, dollars, or kilowatt-hours."""
+    """What is to be least: seconds of wall time, dollars, kilowatt-hours, or GPUs."""
     value = {"time": run.wall_time_s, "cost": run.cost_usd, "energy": run.energy_kwh}
+    if question.objective == "gpus":
+        return question.job.gpus
     found = value[question.objective]
     # Without a price or a power the GPU count is given, so that time decides all the same.
     return run.wall_time_s if found is None else found

@@ -46,7 +46,7 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
 
 
 def limit_misses(question: Question, best: Estimate) -> tuple[Miss, ...]:
-    """The best run there is misses the deadline or the budget: by how much, and what would help."""
+    """The best run there is misses deadline, budget or power: by how much, and what would help."""
     found, run = [], best.run
     if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
         over = run.wall_time_s - question.deadline_s
@@ -57,15 +57,39 @@ def limit_misses(question: Question, best: Estimate) -> tuple[Miss, ...]:
         dollars = None if cost is None else cost - question.budget_usd
         changes = tuple(_out_of_money(question, best))
         found.append(Miss("budget", None, None, None, dollars, best.layout, changes))
+    if not meets_power(question):
+        watts = (question.job.cluster.watts_per_gpu or 0.0) * question.job.gpus
+        changes = tuple(_out_of_power(question, best))
+        over_w = watts - (question.max_power_w or 0.0)
+        found.append(Miss("power", None, None, None, None, best.layout, changes, over_w))
     return tuple(found)
 
 
 def meets_limits(question: Question, run: Run) -> bool:
-    """Deadline and budget hold. Both rise with the wall time, so the best run decides."""
+    """Deadline, budget and power hold. The first two rise with the wall time, so the best run
+    decides; power is the GPU count's alone."""
+    if not meets_power(question):
+        return False
     if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
         return False
     cost = run.cost_usd
     return question.budget_usd is None or (cost is not None and cost <= question.budget_usd)
+
+
+def meets_power(question: Question) -> bool:
+    """The job's GPUs draw no more than the limit."""
+    watts = question.job.cluster.watts_per_gpu
+    if question.max_power_w is None or watts is None:
+        return True
+    return question.job.gpus * watts <= question.max_power_w
+
+
+def _out_of_power(question: Question, best: Estimate) -> Iterator[Change]:
+    """A limit as high as the GPUs draw, or as many GPUs as the limit feeds."""
+    watts, most = question.job.cluster.watts_per_gpu or 0.0, question.max_power_w or 0.0
+    yield Change("max_power", f"{math.ceil(watts * question.job.gpus)}W", best.step.time_s)
+    fewer = replace(question, deadline_s=None, budget_usd=None)
+    yield from ways.fewer_gpus(fewer, lambda other: other.layout.gpus * watts <= most)
 
 
 def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
@@ -92,7 +116,7 @@ def _out_of_time(question: Question, best: Estimate) -> Iterator[Change]:
 
     def in_time(changed: Question) -> Estimate | None:
         other = ways.fastest(changed)
-        return other if other is not None and meets_limits(question, other.run) else None
+        return other if other is not None and meets_limits(changed, other.run) else None
 
     # More GPUs than in proportion are needed: what they gain, the traffic takes a part of.
     yield from ways.more_gpus(question, wall / max(deadline, 1.0), in_time, LIMIT_DOUBLINGS)

@@ -40,13 +40,31 @@ class Miss:
     """The layout that came nearest to fitting, and by how much it missed."""
 
     limit: str
-    """memory, deadline or budget."""
+    """memory, deadline, budget or power."""
     stage: int | None
     over_bytes: int | None
     over_s: float | None
     over_usd: float | None
     layout: Layout
     changes: tuple[Change, ...] = ()
+    over_w: float | None = None
+    """Watts of the fewest GPUs beyond the limit."""
+
+
+@dataclass(frozen=True)
+class CountsReport:
+    """What was done with a range of GPU counts."""
+
+    least: int
+    most: int
+    multiple_of: int
+    """Counts that are tried: multiples of a node's GPUs, and every count below one node."""
+    legal: int
+    """Counts that arithmetic and the framework's rules leave a layout."""
+    searched: int
+    """Counts that the solver searched; a floor excluded the others."""
+    pareto_proved: bool | None = None
+    """Every point of the front is proved, and no count is missing; None: no front was asked for."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +78,8 @@ class SearchReport:
     candidates: int
     """Legal layouts in the space, memory ignored."""
     workers: int
+    counts: CountsReport | None = None
+    """None: the GPU count was given."""
 
 
 @dataclass(frozen=True)
@@ -72,3 +92,5 @@ class Outcome:
     alternatives: tuple[Alternative, ...] = ()
     misses: tuple[Miss, ...] = ()
     explain: tuple[str, ...] = ()
+    pareto: tuple[Estimate, ...] = ()
+    """The best run of each GPU count that no other count beats in both time and cost."""

@@ -22,6 +22,9 @@ AXES = (
 """The axes that are searched, in the order in which ties are broken (smaller first)."""
 
 
+Objective = Literal["time", "cost", "energy", "gpus"]
+
+
 @dataclass(frozen=True)
 class Limit:
     """``axis op bound``, as in ``tp<=8``."""
@@ -36,15 +39,23 @@ class Question:
     """A job, what is fixed or limited, and what is to be least.
 
     ``fix`` maps an axis of AXES to its value (recompute by its name: none, selective, full).
-    ``deadline_s`` and ``budget_usd`` bound the answer's run (None: no bound).
+    ``deadline_s`` and ``budget_usd`` bound the answer's run, ``max_power_w`` the power of its GPUs
+    (None: no bound).
     """
 
     job: Job
     fix: dict[str, int | str] = field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
-    objective: Literal["time", "cost", "energy"] = "time"
+    objective: Objective = "time"
+    """``gpus``: the fewest with which something fits and meets the limits."""
     deadline_s: float | None = None
     budget_usd: float | None = None
+    max_power_w: float | None = None
+    counts: tuple[int, int] | None = None
+    """GPU counts from and to, of which the search chooses (optimizer.counts); ``job.gpus`` is then
+    the largest. None: exactly ``job.gpus``."""
+    pareto: bool = False
+    """Also the front of wall time against cost over the GPU counts."""
     top: int = 3
     """How many alternatives to return beside the plan."""
 

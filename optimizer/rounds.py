@@ -10,13 +10,13 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InternalError
 from layoutopt.optimizer.cuts import without_hopeless
-from layoutopt.optimizer.floors import floors_of
+from layoutopt.optimizer.floors import Floors, floors_of
 from layoutopt.optimizer.program import Program, Save, build, save_classes
 from layoutopt.optimizer.question import AXES, Budget
 from layoutopt.optimizer.score import step_quanta
 from layoutopt.optimizer.solver import Solved, solve
 from layoutopt.optimizer.space import Space, layout_of
-from layoutopt.optimizer.tables import tables_of
+from layoutopt.optimizer.tables import Tables, tables_of
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import start_from
 
@@ -95,16 +95,22 @@ class Rounds:
 
     def _program(self) -> Program | None:
         """The model, after the warm start and with its cuts; None where they leave nothing."""
-        tables, floors = self.tables, self.floors
-        start = start_from(self.space) if self.budget.use_hints else None
+        if not self.budget.use_hints:
+            return build(self.space, self.tables, self.floors)
+        # The limit from outside first: where it leaves nothing there is no need of a warm start.
+        if self.least_wall_s() > self.most_wall_s:
+            return None
+        start = start_from(self.space)
         if start is not None:
             self.known.append(self._found(start))
-        if self.budget.use_hints and self._limited():
-            most = max(self._most().values())
-            tables, floors = without_hopeless(tables, floors, most)
-            if not len(floors.shape):
-                return None
+        tables, floors = self._cut() if self._limited() else (self.tables, self.floors)
+        if not len(floors.shape):
+            return None
         return build(self.space, tables, floors)
+
+    def _cut(self) -> tuple[Tables, Floors]:
+        """Tables and floors without what no layout within the cut-offs can have."""
+        return without_hopeless(self.tables, self.floors, max(self._most().values()))
 
     def _found(self, chosen: dict[str, int]) -> Found:
         quanta = step_quanta(self.space, self.tables, chosen)
@@ -163,7 +169,10 @@ class Rounds:
     def _proved(self) -> Ended:
         """Nothing else is within the cut-offs: the best that is known is the best there is."""
         if not self.known:
-            return Ended(None, True, self.most_wall_s if self._limited() else None)
+            limited = self._limited()
+            return Ended(
+                None, True, max(self.most_wall_s, self.least_wall_s()) if limited else None
+            )
         best = self._pick()
         # Where wall times are astronomical their floats are coarse: never above the answer itself.
         return Ended(best, True, min(self._bound_s(), best.estimate.run.wall_time_s))
@@ -185,9 +194,9 @@ class Rounds:
         return int(self.floors.shape.columns["step"].min())
 
     def least_wall_s(self) -> float:
-        """No layout's run is shorter, by the floors alone."""
+        """No layout's run is shorter: the lowest floor, with saves that cost nothing."""
         quanta = self._floor() - self.tables.delta - 1
-        return min(self.clock.wall_s(self.clock.step_s(quanta), save) for save in self.saves)
+        return self.clock.wall_s(self.clock.step_s(quanta), (0.0, 0.0))
 
     def _first_in_order(self, program: Program) -> None:
         """More ties than are worth pricing: only the first in the order of AXES is kept."""

@@ -122,10 +122,12 @@ def _report(space: Space, budget: Budget, ended: Ended, began: float) -> SearchR
 
 
 def objective_of(question: Question, run: Run) -> float:
-    """What is to be least: seconds of wall time, dollars, or kilowatt-hours.
+    """What is to be least: seconds of wall time, dollars, kilowatt-hours, or GPUs.
 
     Without a price or a power, time: it decides all the same.
     """
     value = {"time": run.wall_time_s, "cost": run.cost_usd, "energy": run.energy_kwh}
+    if question.objective == "gpus":
+        return question.job.gpus
     found = value[question.objective]
     return run.wall_time_s if found is None else found

@@ -55,6 +55,9 @@ def _misses_limits(question: Question, plan: Estimate) -> list[str]:
         found.append(f"the run takes {run.wall_time_s} s, the deadline is {question.deadline_s} s")
     if question.budget_usd is not None and (run.cost_usd or math.inf) > question.budget_usd:
         found.append(f"the run costs {run.cost_usd}, the budget is {question.budget_usd}")
+    watts = (question.job.cluster.watts_per_gpu or math.inf) * plan.layout.gpus
+    if question.max_power_w is not None and watts > question.max_power_w:
+        found.append(f"the GPUs draw {watts} W, the limit is {question.max_power_w} W")
     return found
 
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from layoutopt.costmodel.results import Estimate
     from layoutopt.inputs.options import EstimateOptions, SimulateOptions, SolveOptions
     from layoutopt.inputs.request import SolveRequest
+    from layoutopt.optimizer.outcome import Outcome
     from layoutopt.report.answer import Answer, WhyNot
     from layoutopt.report.simulation import SimulatedStep
     from layoutopt.validation import Validation
@@ -80,16 +81,14 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     from layoutopt.report.trials import trial_sentences
 
     request = read_solve(options, stdin)
-    # Late: a bad request is answered without the solver.
-    from layoutopt.optimizer.search import search
-
-    outcome = search(request.question, request.budget)
+    outcome = _search(request)
     plan = outcome.plan
     if (plan is not None) != (outcome.status in _WITH_PLAN):
         has = "a" if plan else "no"
         raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
     explain = outcome.explain
     if plan:
+        request = request.at(plan.layout.gpus)
         others = [one.estimate for one in outcome.alternatives]
         explain = (
             *read_estimate(plan),
@@ -106,7 +105,19 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         misses=outcome.misses,
         explain=explain,
         why_not=_why_not(request, plan),
+        pareto=outcome.pareto if request.question.pareto else None,
     )
+
+
+def _search(request: SolveRequest) -> Outcome:
+    # Late: a bad request is answered without the solver.
+    if request.question.counts is not None:
+        from layoutopt.optimizer.choose import search_counts
+
+        return search_counts(request.question, request.budget)
+    from layoutopt.optimizer.search import search
+
+    return search(request.question, request.budget)
 
 
 def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:

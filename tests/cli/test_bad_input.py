@@ -26,7 +26,7 @@ CASES = [
     ((*ESTIMATE, "--gpus", "٣٢", "--layout", "tp=1"), ["٣٢"], "gpus"),
     ((*ESTIMATE, "--gpus", "1B", "--layout", "tp=1"), ["1B", "10,000,000"], "gpus"),
     ((*ESTIMATE, "--gpus", "9" * 5000, "--layout", "tp=1"), ["9999"], "gpus"),
-    ((*SOLVE[:-1], "8..16"), ["one count", "8..16"], "gpus"),
+    ((*ESTIMATE, "--gpus", "8..16", "--layout", "tp=1"), ["one count", "8..16"], "gpus"),
     (("solve", "--model", "8B"), ["gpus is missing"], "gpus"),
     (("solve", "--gpus", "8"), ["model is missing"], "model"),
     ((*ESTIMATE, "--gpus", "8"), ["layout is missing"], "layout"),

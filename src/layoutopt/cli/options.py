@@ -56,7 +56,9 @@ job_options = stack(
         metavar="M",
         help="Catalogue name, size (405B), config.json, YAML file, or - for standard input.",
     ),
-    text_option("--gpus", metavar="N", help="GPUs to use: exactly so many."),
+    text_option(
+        "--gpus", metavar="N", help="GPUs to use: exactly so many; solve takes 64..4096 too."
+    ),
     text_option("--gpu", metavar="NAME", help="GPU type, in its usual nodes. [h100-sxm-80gb]"),
     text_option("--cluster", metavar="NAME|FILE", help="Cluster instead of --gpu; - for stdin."),
     text_option("--seq-len", metavar="TOKENS", help="Sequence length. [8192 or the model's most]"),

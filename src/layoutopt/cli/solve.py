@@ -15,9 +15,11 @@ from layoutopt.cli.output import wants_color, write
 @job_options
 @click.option("--fix", multiple=True, metavar="A=N,...", help="Fix axes, as in tp=8,pp=16.")
 @click.option("--limit", multiple=True, metavar="'A<=N'", help="Limit axes, as in 'tp<=8'.")
-@text_option("--objective", metavar="O", help="What is least: time, cost or energy. [time]")
+@text_option("--objective", metavar="O", help="What is least: time, cost, energy or gpus. [time]")
 @text_option("--deadline", metavar="TIME", help="Longest wall time of the run, as in 30d.")
 @text_option("--budget", metavar="USD", help="Most the run may cost, as in 2.5M.")
+@text_option("--max-power", metavar="W", help="Most that the GPUs may draw, as in 2MW.")
+@click.option("--pareto", is_flag=True, default=None, help="Time against cost over GPU counts.")
 @text_option("--top", metavar="K", help="How many alternatives to show. [3]")
 @text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")
 @text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")
@@ -30,6 +32,7 @@ def command(as_json: bool, assumptions: bool, **options: Any) -> int:
     \b
     layoutopt solve --model 1T --gpus 16384
     layoutopt solve --model 405B --gpus 6000 --global-batch 1500 --json
+    layoutopt solve --model 70B --gpus 64..4096 --deadline 30d --objective cost --pareto
 
     Defaults that are filled in are shown in the answer, each with its reason.
     """

@@ -27,16 +27,23 @@ _NEEDS = {
 mend it, the rest being at 1, where every rule is mildest."""
 
 
-def refuse_impossible(fixed: Mapping[str, int | str], job: Job) -> None:
-    """Raises RuleError where ``fixed`` alone excludes every layout of ``job``."""
-    _refuse_product(fixed, _SHARES_GPUS, job.gpus, "gpus", "GPUs")
+def refuse_impossible(fixed: Mapping[str, int | str], job: Job, *, any_gpus: bool = False) -> None:
+    """Raises RuleError where ``fixed`` alone excludes every layout of ``job``.
+
+    ``any_gpus``: the GPU count is searched too, and need not be what the axes multiply to.
+    """
+    if not any_gpus:
+        _refuse_product(fixed, _SHARES_GPUS, job.gpus, "gpus", "GPUs")
     batch = job.training.global_batch
     _refuse_product(fixed, _SHARES_BATCH, batch, "global_batch", "sequences of the global batch")
     values: dict[str, Any] = dict(fixed)
     broken = [
         rule
         for rule in broken_rules(job, Layout(**{"sequence_parallel": False, **values}))
-        if rule.rule in _NEEDS and all(axis in fixed for axis in _NEEDS[rule.rule])
+        if rule.rule in _NEEDS
+        and all(axis in fixed for axis in _NEEDS[rule.rule])
+        # Which experts divide the GPUs is another question at another count.
+        and not (any_gpus and rule.rule == "experts_divide")
     ]
     if broken:
         raise _refusal(broken[0])

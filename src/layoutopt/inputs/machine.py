@@ -33,12 +33,31 @@ def read_machine(
     return cluster, gpus
 
 
+def read_counts(value: object) -> tuple[int, int] | None:
+    """``64..4096`` as a range of GPU counts; None for anything that is no range."""
+    if not isinstance(value, str) or ".." not in value:
+        return None
+    least, _, most = value.partition("..")
+    ends = (
+        read_count(least.strip(), "gpus", most=MOST_GPUS),
+        read_count(most.strip(), "gpus", most=MOST_GPUS),
+    )
+    if ends[0] > ends[1]:
+        raise InputError(
+            f"gpus {value[:60]} runs from the larger count to the smaller",
+            field="gpus",
+            value=value[:60],
+            nearest=(f"{ends[1]}..{ends[0]}",),
+        )
+    return ends
+
+
 def _read_gpus(value: object) -> int | None:
     if value is None:
         return None
     if isinstance(value, str) and ".." in value:
         raise InputError(
-            f"gpus takes one count, not the range {value[:60]!r}",
+            f"gpus takes one count here, not the range {value[:60]!r}",
             field="gpus",
             value=value[:60],
             nearest=tuple(end for end in value.split("..") if end.isdigit())[:2],

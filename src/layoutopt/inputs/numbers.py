@@ -60,6 +60,16 @@ def read_money(value: object, field: str) -> float:
     return _positive(_number(value, field), value, field)
 
 
+def read_watts(value: object, field: str) -> float:
+    """A positive power in watts: text with a unit (``2MW``), or a number of watts."""
+    if isinstance(value, str) and not _PLAIN.match(value.strip()):
+        try:
+            return _positive(units.parse_power(value), value, field)
+        except ValueError as error:
+            raise InputError(f"{field}: {error}", field=field, value=value[:60]) from error
+    return _positive(_number(value, field), value, field)
+
+
 def _exact(value: object, field: str, fraction: bool) -> int:
     """``value`` as a whole number; text goes through the shared suffixes."""
     if isinstance(value, bool) or not isinstance(value, int | float | str):

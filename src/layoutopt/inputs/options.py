@@ -29,6 +29,7 @@ class JobOptions(TypedDict, total=False):
     cluster: str | Path | Cluster
     """A shipped instance's name or a cluster file; instead of ``gpu``."""
     gpus: Number
+    """GPUs to use; for ``solve`` also a range of which it chooses: ``"64..4096"``."""
     seq_len: Number
     global_batch: Number
     """Sequences per optimizer step."""
@@ -49,6 +50,10 @@ class SolveOptions(JobOptions, total=False):
     """Longest wall time of the run: seconds, or text with a unit (``"30d"``)."""
     budget: Number
     """Most US dollars the run may cost."""
+    max_power: Number
+    """Most watts that the GPUs may draw, or text with a unit (``"2MW"``)."""
+    pareto: bool
+    """Also the front of wall time against cost over a range of GPU counts."""
     top: Number
     """How many alternatives to return."""
     time_limit: Number

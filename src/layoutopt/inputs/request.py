@@ -3,45 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.placement import ordered
 from layoutopt.errors import InputError, RuleError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.calibration import calibrated, read_site, with_defaults_of
 from layoutopt.inputs.filled import Filled, Notebook
-from layoutopt.inputs.fixed import refuse_impossible
 from layoutopt.inputs.job import read_job, refuse_two_on_stdin
 from layoutopt.inputs.layout_complete import complete_layout
 from layoutopt.inputs.layout_text import LAYOUT_KEYS, read_layout
-from layoutopt.inputs.limits import (
-    limit_text,
-    read_fix,
-    read_limits,
-    refuse_contradictions,
-)
 from layoutopt.inputs.machine import shown_path
-from layoutopt.inputs.numbers import read_count, read_money, read_seconds
 from layoutopt.inputs.options import (
     ESTIMATE_OPTIONS,
     SOLVE_OPTIONS,
     given,
     refuse_unknown,
 )
-from layoutopt.inputs.words import choice
+from layoutopt.inputs.question import AskedOfSolve, echo, read_budget
 from layoutopt.optimizer.question import Budget, Question
 
 if TYPE_CHECKING:
     from layoutopt.calibration import Site
 
-OBJECTIVES = ("time", "cost", "energy")
-MOST_ALTERNATIVES = 100
-MOST_WORKERS = 256
 MOST_LAYOUT_BYTES = 2**20
 
 
@@ -92,8 +80,20 @@ class SolveRequest(Request):
 
     question: Question
     budget: Budget
-    why_not: Layout | str | None
-    """The layout to compare with, or the sentence that says why it is none."""
+    why_not_keys: Mapping[str, Any]
+    """What was said of the layout to compare with; empty: none was."""
+
+    @property
+    def why_not(self) -> Layout | str | None:
+        """The layout to compare with, or the sentence that says why it is none."""
+        return _read_why_not(self.why_not_keys, self.job)
+
+    def at(self, gpus: int) -> SolveRequest:
+        """The request as it is for one count of its range; itself where the count was given."""
+        if self.question.counts is None:
+            return self
+        job = replace(self.job, gpus=gpus)
+        return replace(self, job=job, question=replace(self.question, job=job))
 
 
 @dataclass(frozen=True)
@@ -107,36 +107,24 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     """The request that ``solve`` was given; raises InputError for anything wrong in it."""
     refuse_unknown(options, SOLVE_OPTIONS)
     options, notebook = given(options), Notebook()
-    fixed, limits = read_fix(options.get("fix")), read_limits(options.get("limit"))
-    refuse_contradictions(fixed, limits)
     why_not_keys = _layout_keys(options, "why_not", stdin)
+    asked = AskedOfSolve(options)
     site = read_site(options)
-    job = calibrated(read_job(with_defaults_of(site, options, notebook), notebook, stdin), site)
-    refuse_impossible(fixed, job)
-    job = ordered(job, str(fixed.get("axis_order", job.axis_order)))
-    objective = _read_objective(options.get("objective"), job.cluster, notebook)
-    top = _count_or(options, "top", Question.top, notebook, least=0, most=MOST_ALTERNATIVES)
-    budget = _read_budget(options, notebook)
-    question = Question(
-        job=job,
-        fix=fixed,
-        limits=limits,
-        objective=objective,
-        deadline_s=read_seconds(options["deadline"], "deadline") if "deadline" in options else None,
-        budget_usd=_read_dollars(options.get("budget"), job.cluster),
-        top=top,
-    )
+    whole = with_defaults_of(site, asked.of_job, notebook)
+    job = calibrated(read_job(whole, notebook, stdin), site)
+    question, budget = asked.question(job, notebook), read_budget(options, notebook)
+    job = question.job
     return SolveRequest(
         command="solve",
         job=job,
         model=shown_path(options["model"]),
-        asked=_asked(question, budget),
+        asked=echo(question, budget),
         filled=tuple(notebook.filled),
         warnings=tuple(notebook.warnings),
         calibration=site,
         question=question,
         budget=budget,
-        why_not=_read_why_not(why_not_keys, job),
+        why_not_keys=why_not_keys,
     )
 
 
@@ -201,77 +189,6 @@ def _read_why_not(keys: Mapping[str, Any], job: Job) -> Layout | str | None:
         return complete_layout(keys, job, Notebook())
     except RuleError as error:
         return error.message
-
-
-def _count_or(
-    options: Mapping[str, Any],
-    name: str,
-    default: int,
-    notebook: Notebook,
-    *,
-    least: int,
-    most: int,
-) -> int:
-    if name not in options:
-        notebook.fill(name, default, "default")
-        return default
-    return read_count(options[name], name, least=least, most=most)
-
-
-def _read_budget(options: Mapping[str, Any], notebook: Notebook) -> Budget:
-    """Seconds and workers of the search."""
-    workers = _count_or(options, "workers", Budget.workers, notebook, least=1, most=MOST_WORKERS)
-    if "time_limit" in options:
-        seconds = read_seconds(options["time_limit"], "time_limit", bare=True)
-    else:
-        seconds = Budget.seconds
-        notebook.fill("time_limit", seconds, "default, in seconds")
-    return Budget(seconds=seconds, workers=workers)
-
-
-def _read_objective(value: object, cluster: Cluster, notebook: Notebook) -> Any:
-    if value is None:
-        notebook.fill("objective", "time", "default: least wall time of the run")
-        return "time"
-    objective = choice(str(value), "objective", OBJECTIVES)
-    if objective == "cost" and cluster.usd_per_gpu_hour is None:
-        raise _unpriced("objective", objective, "usd_per_gpu_hour", cluster)
-    if objective == "energy" and cluster.watts_per_gpu is None:
-        raise _unpriced("objective", objective, "watts_per_gpu", cluster)
-    return objective
-
-
-def _read_dollars(value: object, cluster: Cluster) -> float | None:
-    if value is None:
-        return None
-    dollars = read_money(value, "budget")
-    if cluster.usd_per_gpu_hour is None:
-        raise _unpriced("budget", value, "usd_per_gpu_hour", cluster)
-    return dollars
-
-
-def _unpriced(field: str, value: object, key: str, cluster: Cluster) -> InputError:
-    return InputError(
-        f"{field} {value} needs {key}, which cluster {cluster.name} does not state; "
-        "add it in a cluster file",
-        field=field,
-        value=value,
-        nearest=(key,),
-    )
-
-
-def _asked(question: Question, budget: Budget) -> dict[str, Any]:
-    """The options of ``solve`` as the request echoes them."""
-    return {
-        "objective": question.objective,
-        "fix": dict(question.fix),
-        "limit": [limit_text(limit) for limit in question.limits],
-        "deadline_s": question.deadline_s,
-        "budget_usd": question.budget_usd,
-        "top": question.top,
-        "time_limit_s": budget.seconds,
-        "workers": budget.workers,
-    }
 
 
 def _machine(cluster: Cluster) -> dict[str, Any]:

@@ -23,3 +23,10 @@ def choice(value: str, field: str, known: Iterable[str]) -> str:
         value=value[:200],
         nearest=close or known,
     )
+
+
+def yes_or_no(value: object, field: str) -> bool:
+    """A switch: a boolean, or its name."""
+    if isinstance(value, bool):
+        return value
+    return choice(str(value), field, ("true", "false")) == "true"

@@ -42,6 +42,8 @@ class Answer:
     misses: tuple[Miss, ...] = ()
     explain: tuple[str, ...] = ()
     why_not: WhyNot | None = None
+    pareto: tuple[Estimate, ...] | None = None
+    """The front of wall time against cost over GPU counts; None: it was not asked for."""
 
     @property
     def layout(self) -> Layout | None:
@@ -96,6 +98,8 @@ class Answer:
             "assumptions": self.plan.assumptions if self.plan else (),
             "warnings": self.warnings,
         }
+        if self.pareto is not None:
+            entry["pareto"] = [plan_json.point_json(one, job) for one in self.pareto]
         if self.why_not:
             entry["why_not"] = self._why_not_json(self.why_not)
         answer: dict[str, Any] = plain(entry)

@@ -38,6 +38,8 @@ def miss_line(miss: Miss) -> str:
         parts.append(f"is {format_seconds(miss.over_s)} over")
     if miss.over_usd is not None:
         parts.append(f"is ${miss.over_usd:,.0f} over")
+    if miss.over_w is not None:
+        parts.append(f"is {miss.over_w / 1000:,.1f} kW over")
     return " ".join(parts)
 
 

@@ -11,6 +11,7 @@ from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory
 from layoutopt.costmodel.stages import even_split
 from layoutopt.inputs.layout_text import layout_to_dict, recompute_text, stages_text
 from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
+from layoutopt.units import HOUR
 
 FLOPS_CONVENTION = (
     "model FLOPs: (6 x active parameters + causal attention) x tokens, recompute not counted, "
@@ -129,6 +130,20 @@ def alternative_json(alternative: Alternative, job: Job) -> dict[str, Any]:
     }
 
 
+def point_json(estimate: Estimate, job: Job) -> dict[str, Any]:
+    """A point of the front: the best layout of one GPU count, with its run."""
+    return {
+        "gpus": estimate.layout.gpus,
+        "layout": layout_json(estimate.layout, job),
+        "step_time_s": estimate.step.time_s,
+        "wall_time_s": estimate.run.wall_time_s,
+        "cost_usd": estimate.run.cost_usd,
+        "energy_kwh": estimate.run.energy_kwh,
+        "gpu_hours": estimate.run.wall_time_s * estimate.layout.gpus / HOUR,
+        "peak_bytes": estimate.memory.worst.reserved,
+    }
+
+
 def miss_json(miss: Miss, job: Job) -> dict[str, Any]:
     """The layout that came nearest to a limit, by how much it missed, and what would help."""
     return {
@@ -137,6 +152,7 @@ def miss_json(miss: Miss, job: Job) -> dict[str, Any]:
         "over_bytes": miss.over_bytes,
         "over_s": miss.over_s,
         "over_usd": miss.over_usd,
+        "over_w": miss.over_w,
         "layout": layout_json(miss.layout, job),
         "changes": [asdict(change) for change in miss.changes],
     }

@@ -9,8 +9,10 @@ from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES, Estimate, Run
 from layoutopt.inputs.layout_text import stages_text
+from layoutopt.optimizer.outcome import SearchReport
 from layoutopt.report.answer import Answer, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
+from layoutopt.report.front import front_part
 from layoutopt.report.misses import misses_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
@@ -28,6 +30,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
         items += _seconds_part(answer.plan) + _memory_part(answer.plan)
     if answer.misses:
         items += misses_part(answer)
+    items += front_part(answer)
     items += _sentences("Why", answer.explain)
     items += _why_not_part(answer.why_not) + _alternatives_part(answer)
     items += _filled_part(answer)
@@ -116,7 +119,7 @@ def _proof_line(answer: Answer) -> str:
     search = answer.search
     if search is None:
         return ""
-    legal = f"{search.candidates:,} legal layouts, {search.wall_s:.2f} s"
+    legal = f"{search.candidates:,} legal layouts{_over_counts(search)}, {search.wall_s:.2f} s"
     if answer.status == "optimal":
         return f"optimal for {search.objective}: no other layout is better ({legal})"
     if answer.status == "infeasible":
@@ -125,6 +128,10 @@ def _proof_line(answer: Answer) -> str:
     if answer.status == "feasible":
         return f"time limit: best so far{gap}; another try may answer differently ({legal})"
     return f"time limit: neither a layout nor a proof ({legal})"
+
+
+def _over_counts(search: SearchReport) -> str:
+    return f" on {search.counts.legal:,} GPU counts" if search.counts else ""
 
 
 def _seconds_part(plan: Estimate) -> list[RenderableType]:

@@ -1,0 +1,168 @@
+"""The answer over a range of GPU counts: the best count's plan, its front, or what binds."""
+
+from __future__ import annotations
+
+import math
+import time
+from dataclasses import replace
+
+from layoutopt.optimizer import ways
+from layoutopt.optimizer.counts import Case, Counts, cases_of, no_count, run_value
+from layoutopt.optimizer.misses import limit_misses, memory_misses
+from layoutopt.optimizer.outcome import CountsReport, Miss, Outcome, SearchReport, Status
+from layoutopt.optimizer.pareto import front
+from layoutopt.optimizer.question import Budget, Question
+from layoutopt.optimizer.search import concluded
+from layoutopt.units import HOUR
+
+KILO = 1000
+
+
+def search_counts(question: Question, budget: Budget | None = None) -> Outcome:
+    """The GPU count and layout that are best for ``question``, and the proof.
+
+    Raises RuleError where no count of the range has a legal layout.
+    """
+    budget, began = budget or Budget(), time.monotonic()
+    cases = cases_of(question)
+    if not cases:
+        raise no_count(question)
+    counts = Counts(cases, budget, began)
+    counts.run()
+    report = _report(question, counts, cases, began)
+    if counts.best is None:
+        return _without_plan(question, cases, counts, report)
+    status = Status.OPTIMAL if counts.proved else Status.FEASIBLE
+    best = counts.best
+    points, whole = front(counts) if question.pareto else ((), None)
+    assert best.rounds is not None
+    outcome = concluded(budget, best.rounds, best.ended, began)
+    report = replace(
+        report,
+        counts=_counts_report(question, cases, counts, whole),
+        wall_s=time.monotonic() - began,
+    )
+    return replace(
+        outcome,
+        status=status,
+        search=report,
+        explain=(*outcome.explain, _sentence(report)),
+        pareto=points,
+    )
+
+
+def _sentence(report: SearchReport) -> str:
+    """How the count was chosen."""
+    counts = report.counts
+    assert counts is not None
+    return (
+        f"GPUs: of the multiples of {counts.multiple_of} from {counts.least:,} to "
+        f"{counts.most:,}, {counts.legal:,} have a legal layout; {counts.searched:,} of them were "
+        "searched, and a floor under their runs excluded the others."
+    )
+
+
+def _report(question: Question, counts: Counts, cases: list[Case], began: float) -> SearchReport:
+    """Bound and gap in the objective's own unit."""
+    gap = shown = None
+    best, bound = counts.best, counts.bound
+    if math.isfinite(bound):
+        shown = _in_unit(question, bound)
+    if shown is not None and best is not None and best.best is not None:
+        value = run_value(question, best.best.run, best.case.gpus)
+        shown = min(shown, value)
+        gap = max(0.0, 1 - shown / value)
+    return SearchReport(
+        objective=question.objective,
+        bound=shown,
+        gap=gap,
+        wall_s=time.monotonic() - began,
+        candidates=sum(case.candidates for case in cases),
+        workers=counts.budget.workers,
+        counts=_counts_report(question, cases, counts, None),
+    )
+
+
+def _in_unit(question: Question, value: float) -> float:
+    """Seconds, GPU-seconds or GPUs in the objective's own unit."""
+    cluster, hours = question.job.cluster, value / HOUR
+    if question.objective == "cost":
+        return hours if cluster.usd_per_gpu_hour is None else hours * cluster.usd_per_gpu_hour
+    if question.objective == "energy":
+        return hours if cluster.watts_per_gpu is None else hours * cluster.watts_per_gpu / KILO
+    return value
+
+
+def _counts_report(
+    question: Question, cases: list[Case], counts: Counts, whole: bool | None
+) -> CountsReport:
+    assert question.counts is not None
+    least, most = question.counts
+    node = question.job.cluster.gpus_per_node
+    return CountsReport(least, most, node, len(cases), len(counts.searched), whole)
+
+
+def _without_plan(
+    question: Question, cases: list[Case], counts: Counts, report: SearchReport
+) -> Outcome:
+    """No count has a run that keeps to the limits: which limit binds, and by how much."""
+    misses = _misses(question, cases, counts) if counts.proved else None
+    if misses is None:
+        return Outcome(Status.UNKNOWN, None, report)
+    return Outcome(Status.INFEASIBLE, None, report, misses=misses)
+
+
+def _misses(question: Question, cases: list[Case], counts: Counts) -> tuple[Miss, ...] | None:
+    """None where time is up before it is known.
+
+    The limits are let go one after another: where nothing is in time, the fastest run says by how
+    much; where something is, the cheapest of these says what the budget lacks.
+    """
+    if not counts.cases:
+        return _power_misses(question, cases)
+    free = replace(question, deadline_s=None, budget_usd=None)
+    fastest = _relaxed(counts, replace(free, objective="time"))
+    if fastest.best is None or fastest.best.best is None:
+        largest = max(counts.cases, key=lambda case: case.gpus)
+        return memory_misses(largest.space) if fastest.proved else None
+    late = question.deadline_s
+    if late is not None and fastest.best.best.run.wall_time_s > late:
+        return _missed(question, fastest)
+    within = replace(free, deadline_s=late, objective="cost")
+    return _missed(question, _relaxed(counts, within))
+
+
+def _relaxed(counts: Counts, question: Question) -> Counts:
+    """The same counts under another question, in the time that is left."""
+    cases = [
+        replace(case, space=replace(case.space, question=replace(question, job=case.space.job)))
+        for case in counts.cases
+    ]
+    now = time.monotonic()
+    left = replace(counts.budget, seconds=max(counts.ends_at - now, 1.0))
+    relaxed = Counts(cases, left, now)
+    relaxed.run()
+    return relaxed
+
+
+def _missed(question: Question, counts: Counts) -> tuple[Miss, ...] | None:
+    found = counts.best
+    if not counts.proved or found is None or found.best is None:
+        return None
+    return limit_misses(at_count(question, found.case.gpus), found.best)
+
+
+def _power_misses(question: Question, cases: list[Case]) -> tuple[Miss, ...]:
+    """Even the fewest GPUs that hold the model draw more than the limit."""
+    for case in cases:
+        best = ways.fastest(replace(case.question, objective="time"))
+        if best is not None:
+            free = replace(question, deadline_s=None, budget_usd=None)
+            return limit_misses(at_count(free, case.gpus), best)
+    return memory_misses(cases[-1].space)
+
+
+def at_count(question: Question, gpus: int) -> Question:
+    """The same question with exactly ``gpus`` GPUs."""
+    job = replace(question.job, gpus=gpus)
+    return replace(question, job=job, counts=None, pareto=False)

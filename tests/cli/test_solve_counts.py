@@ -1,0 +1,67 @@
+"""solve over a range of GPU counts: what a person gives and gets."""
+
+from __future__ import annotations
+
+import pytest
+
+import layoutopt
+from tests.cli.conftest import Run
+from tests.cli.schemas import check
+
+RANGE = ("solve", "--model", "llama-3.1-8b", "--gpus", "16..64", "--fix", "recompute=selective")
+
+
+def test_the_count_is_chosen_and_the_front_is_shown(run: Run) -> None:
+    answer = run(*RANGE, "--objective", "cost", "--pareto", "--json").json
+    check(answer, "plan")
+    assert answer["status"] == "optimal"
+    assert answer["request"]["gpus"] == answer["layout"]["gpus"]
+    assert answer["request"]["gpus_range"] == [16, 64]
+    assert answer["search"]["counts"]["multiple_of"] == 8
+    assert answer["search"]["counts"]["pareto_proved"] is True
+    front = answer["pareto"]
+    assert answer["run"]["cost_usd"] == min(point["cost_usd"] for point in front)
+    assert [point["gpus"] for point in front] == sorted(point["gpus"] for point in front)
+    table = run(*RANGE, "--objective", "cost", "--pareto").out
+    assert "Time against cost: GPUs" in table
+    assert max(map(len, table.splitlines())) <= 100
+
+
+def test_python_takes_the_same_range() -> None:
+    answer = layoutopt.solve(model="llama-3.1-8b", gpus="16..24", objective="gpus", top=0)
+    assert answer.layout is not None
+    assert answer.layout.gpus == 16
+    assert answer.pareto is None
+
+
+def test_a_power_limit_that_no_count_keeps_to(run: Run) -> None:
+    ran = run(*RANGE, "--max-power", "5kW", "--json")
+    assert ran.code == 3
+    check(ran.json, "plan")
+    assert ran.json["misses"][0]["limit"] == "power"
+    assert ran.json["misses"][0]["over_w"] == pytest.approx(16 * 1275 - 5000)
+
+
+@pytest.mark.parametrize(
+    ("gpus", "more", "words"),
+    [
+        ("64..16", (), "from the larger count to the smaller"),
+        ("64..x", (), "not a whole number"),
+        ("64", ("--pareto",), "pareto needs GPU counts to choose from"),
+        ("64", ("--objective", "gpus"), "objective gpus needs GPU counts"),
+        ("9..15", (), "nearest: 8, 16"),
+        ("64..128", ("--max-power", "5 miles"), "max_power"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(
+    run: Run, gpus: str, more: tuple[str, ...], words: str
+) -> None:
+    ran = run("solve", "--model", "llama-3.1-8b", "--gpus", gpus, *more)
+    assert ran.code == 2
+    assert words in ran.err
+
+
+def test_estimate_takes_one_count(run: Run) -> None:
+    ran = run("estimate", "--model", "llama-3.1-8b", "--gpus", "16..64", "--layout", "tp=8")
+    assert ran.code == 2
+    assert "one count" in ran.err
