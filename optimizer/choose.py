@@ -6,6 +6,7 @@ import math
 import time
 from dataclasses import replace
 
+from layoutopt.errors import InternalError
 from layoutopt.optimizer import ways
 from layoutopt.optimizer.counts import Case, Counts, cases_of, no_count, run_value
 from layoutopt.optimizer.misses import limit_misses, memory_misses
@@ -35,26 +36,22 @@ def search_counts(question: Question, budget: Budget | None = None) -> Outcome:
     status = Status.OPTIMAL if counts.proved else Status.FEASIBLE
     best = counts.best
     points, whole = front(counts) if question.pareto else ((), None)
-    assert best.rounds is not None
+    if best.rounds is None:
+        raise InternalError(f"the best run, on {best.case.gpus} GPUs, was not kept")
     outcome = concluded(budget, best.rounds, best.ended, began)
-    report = replace(
-        report,
-        counts=_counts_report(question, cases, counts, whole),
-        wall_s=time.monotonic() - began,
-    )
+    tally = _counts_report(question, cases, counts, whole)
+    report = replace(report, counts=tally, wall_s=time.monotonic() - began)
     return replace(
         outcome,
         status=status,
         search=report,
-        explain=(*outcome.explain, _sentence(report)),
+        explain=(*outcome.explain, _sentence(tally)),
         pareto=points,
     )
 
 
-def _sentence(report: SearchReport) -> str:
+def _sentence(counts: CountsReport) -> str:
     """How the count was chosen."""
-    counts = report.counts
-    assert counts is not None
     return (
         f"GPUs: of the multiples of {counts.multiple_of} from {counts.least:,} to "
         f"{counts.most:,}, {counts.legal:,} have a legal layout; {counts.searched:,} of them were "
@@ -96,8 +93,7 @@ def _in_unit(question: Question, value: float) -> float:
 def _counts_report(
     question: Question, cases: list[Case], counts: Counts, whole: bool | None
 ) -> CountsReport:
-    assert question.counts is not None
-    least, most = question.counts
+    least, most = question.range
     node = question.job.cluster.gpus_per_node
     return CountsReport(least, most, node, len(cases), len(counts.searched), whole)
 

@@ -99,8 +99,7 @@ def cases_of(question: Question) -> list[Case]:
 
 def counted(question: Question) -> Iterator[int]:
     """Multiples of a node's GPUs from the least to the most, and every count below one node."""
-    assert question.counts is not None
-    least, most = question.counts
+    least, most = question.range
     node = question.job.cluster.gpus_per_node
     yield from range(least, min(node, most + 1))
     yield from range(max(node, -(-least // node) * node), most + 1, node)
@@ -108,7 +107,7 @@ def counted(question: Question) -> Iterator[int]:
 
 def _possible(question: Question) -> Iterable[int]:
     """Counts that are a product of degrees that each may have: no legal count is missing."""
-    job, (least, most) = question.job, question.counts or (0, 0)
+    job, (least, most) = question.job, question.range
     products = ints([1])
     for degrees in (
         divisors(job.model.heads),
@@ -245,8 +244,7 @@ def _order(case: Case) -> tuple[float, int, int]:
 
 def no_count(question: Question) -> RuleError:
     """The error to raise where no count of the range has a legal layout."""
-    assert question.counts is not None
-    least, most = question.counts
+    least, most = question.range
     node = question.job.cluster.gpus_per_node
     wider = replace(question, counts=(max(1, least - _OUTSIDE * node), most + _OUTSIDE * node))
     near = [case.gpus for case in cases_of(wider)]

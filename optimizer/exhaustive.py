@@ -48,8 +48,7 @@ def try_every_count(question: Question) -> Outcome:
     Of counts that are equally good (``gpus`` aside) the smallest is taken, and the whole list of
     their best runs is ``pareto``: dominated ones included.
     """
-    assert question.counts is not None
-    least, most = question.counts
+    least, most = question.range
     node, tried, found = question.job.cluster.gpus_per_node, 0, []
     for gpus in range(least, most + 1):
         if gpus > node and gpus % node:

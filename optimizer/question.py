@@ -59,6 +59,11 @@ class Question:
     top: int = 3
     """How many alternatives to return beside the plan."""
 
+    @property
+    def range(self) -> tuple[int, int]:
+        """GPU counts from and to; twice the same where the count is given."""
+        return self.counts or (self.job.gpus, self.job.gpus)
+
 
 @dataclass(frozen=True)
 class Budget:
