@@ -56,6 +56,8 @@ class Question:
     the largest. None: exactly ``job.gpus``."""
     pareto: bool = False
     """Also the front of wall time against cost over the GPU counts."""
+    sensitivity: bool = False
+    """Also what a better machine would be worth (optimizer.sensitivity)."""
     top: int = 3
     """How many alternatives to return beside the plan."""
 

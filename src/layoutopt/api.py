@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from layoutopt.inputs.options import EstimateOptions, SimulateOptions, SolveOptions
     from layoutopt.inputs.request import SolveRequest
     from layoutopt.optimizer.outcome import Outcome
+    from layoutopt.optimizer.sensitivity import Worth
     from layoutopt.report.answer import Answer, WhyNot
     from layoutopt.report.simulation import SimulatedStep
     from layoutopt.validation import Validation
@@ -106,7 +107,17 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         explain=explain,
         why_not=_why_not(request, plan),
         pareto=outcome.pareto if request.question.pareto else None,
+        sensitivity=_sensitivity(request, plan),
     )
+
+
+def _sensitivity(request: SolveRequest, plan: Estimate | None) -> tuple[Worth, ...] | None:
+    """What a better machine would be worth, where that was asked for and there is a plan."""
+    if plan is None or not request.question.sensitivity:
+        return None
+    from layoutopt.optimizer.sensitivity import sensitivity
+
+    return sensitivity(request.question, plan, request.budget)
 
 
 def _search(request: SolveRequest) -> Outcome:

@@ -20,6 +20,7 @@ from layoutopt.cli.output import wants_color, write
 @text_option("--budget", metavar="USD", help="Most the run may cost, as in 2.5M.")
 @text_option("--max-power", metavar="W", help="Most that the GPUs may draw, as in 2MW.")
 @click.option("--pareto", is_flag=True, default=None, help="Time against cost over GPU counts.")
+@click.option("--sensitivity", is_flag=True, default=None, help="Worth of a better machine.")
 @text_option("--top", metavar="K", help="How many alternatives to show. [3]")
 @text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")
 @text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")

@@ -57,6 +57,7 @@ class AskedOfSolve:
             max_power_w=_read_power(options.get("max_power"), job.cluster),
             counts=self._counts,
             pareto=pareto,
+            sensitivity=yes_or_no(options.get("sensitivity", False), "sensitivity"),
             top=top,
         )
 
@@ -150,6 +151,7 @@ def echo(question: Question, budget: Budget) -> dict[str, Any]:
         "budget_usd": question.budget_usd,
         "max_power_w": question.max_power_w,
         "pareto": question.pareto,
+        "sensitivity": question.sensitivity,
         "top": question.top,
         "time_limit_s": budget.seconds,
         "workers": budget.workers,

@@ -9,6 +9,7 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Checkpoint, Estimate, Memory, Run, StepTime
 from layoutopt.inputs.request import Request
 from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
+from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.report import plan_json
 from layoutopt.report.guard import plain
 from layoutopt.report.uncertainty import uncertainty
@@ -44,6 +45,8 @@ class Answer:
     why_not: WhyNot | None = None
     pareto: tuple[Estimate, ...] | None = None
     """The front of wall time against cost over GPU counts; None: it was not asked for."""
+    sensitivity: tuple[Worth, ...] | None = None
+    """What a better machine would be worth; None: it was not asked for."""
 
     @property
     def layout(self) -> Layout | None:
@@ -100,6 +103,10 @@ class Answer:
         }
         if self.pareto is not None:
             entry["pareto"] = [plan_json.point_json(one, job) for one in self.pareto]
+        if self.sensitivity is not None:
+            entry["sensitivity"] = [
+                plan_json.worth_json(one, self.plan, job) for one in self.sensitivity
+            ]
         if self.why_not:
             entry["why_not"] = self._why_not_json(self.why_not)
         answer: dict[str, Any] = plain(entry)

@@ -11,6 +11,7 @@ from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory
 from layoutopt.costmodel.stages import even_split
 from layoutopt.inputs.layout_text import layout_to_dict, recompute_text, stages_text
 from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
+from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.units import HOUR
 
 FLOPS_CONVENTION = (
@@ -141,6 +142,22 @@ def point_json(estimate: Estimate, job: Job) -> dict[str, Any]:
         "energy_kwh": estimate.run.energy_kwh,
         "gpu_hours": estimate.run.wall_time_s * estimate.layout.gpus / HOUR,
         "peak_bytes": estimate.memory.worst.reserved,
+    }
+
+
+def worth_json(worth: Worth, plan: Estimate | None, job: Job) -> dict[str, Any]:
+    """What one improvement of the machine saves; nulls where time was up before its proof."""
+    best, saved = worth.estimate, worth.saved_s
+    if best is None or plan is None or saved is None:
+        keys = ("saved_s", "saved_share", "wall_time_s", "layout", "same_layout")
+        return {"change": worth.change, **dict.fromkeys(keys)}
+    return {
+        "change": worth.change,
+        "saved_s": saved,
+        "saved_share": saved / plan.run.wall_time_s,
+        "wall_time_s": best.run.wall_time_s,
+        "layout": layout_json(best.layout, job),
+        "same_layout": best.layout == plan.layout,
     }
 
 

@@ -12,7 +12,7 @@ from layoutopt.inputs.layout_text import stages_text
 from layoutopt.optimizer.outcome import SearchReport
 from layoutopt.report.answer import Answer, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
-from layoutopt.report.front import front_part
+from layoutopt.report.front import front_part, worth_part
 from layoutopt.report.misses import misses_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
@@ -30,7 +30,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
         items += _seconds_part(answer.plan) + _memory_part(answer.plan)
     if answer.misses:
         items += misses_part(answer)
-    items += front_part(answer)
+    items += front_part(answer) + worth_part(answer)
     items += _sentences("Why", answer.explain)
     items += _why_not_part(answer.why_not) + _alternatives_part(answer)
     items += _filled_part(answer)
