@@ -53,6 +53,15 @@ class Recovery:
 DEFAULT_RECOVERY = Recovery()
 
 
+def recovery_of(job: Job) -> Recovery:
+    """What the job's cluster says of itself; the defaults for what it leaves out."""
+    cluster, usual = job.cluster, DEFAULT_RECOVERY
+    return Recovery(
+        detect_s=usual.detect_s if cluster.detect_s is None else cluster.detect_s,
+        restart_s=usual.restart_s if cluster.restart_s is None else cluster.restart_s,
+    )
+
+
 def bytes_per_parameter(weight_bytes: int) -> int:
     """Bytes of a checkpoint per parameter: 14, or 12 where the weights are kept in fp32.
 
@@ -97,13 +106,14 @@ def checkpoint_cost(
     return size, write, stall
 
 
-def restart_time_s(job: Job, size_bytes: int, recovery: Recovery = DEFAULT_RECOVERY) -> float:
+def restart_time_s(job: Job, size_bytes: int, recovery: Recovery | None = None) -> float:
     """From a failure to training again: detection, restart and loading ``size_bytes``.
 
     Storage whose read bandwidth is not given reads as fast as it writes (A17).
     """
     storage = job.cluster.storage
     load = size_bytes / (storage.read_bytes_per_s or storage.write_bytes_per_s)
+    recovery = recovery or recovery_of(job)
     return recovery.detect_s + recovery.restart_s + load
 
 
@@ -113,7 +123,7 @@ def run_wall_s(
     write_s: float | Array,
     stall_s: float | Array,
     size_bytes: int,
-    recovery: Recovery = DEFAULT_RECOVERY,
+    recovery: Recovery | None = None,
 ) -> Array:
     """Wall time of the run with its best save interval; equal to run_plan's, on arrays."""
     return wall_time(
@@ -123,7 +133,7 @@ def run_wall_s(
         stall_s,
         job_mtbf_s(job.cluster.failures_per_gpu_hour, job.gpus),
         restart_time_s(job, size_bytes, recovery),
-        recovery.planned_per_failure,
+        (recovery or recovery_of(job)).planned_per_failure,
     )
 
 
@@ -134,7 +144,7 @@ def run_plan(
     stall_s: float,
     size_bytes: int,
     interval_steps: int | None = None,
-    recovery: Recovery = DEFAULT_RECOVERY,
+    recovery: Recovery | None = None,
 ) -> tuple[Checkpoint, Run]:
     """How often to save and how long the whole run takes, failures included.
 
@@ -153,7 +163,7 @@ def run_plan(
         stall_s,
         mtbf,
         restart_time_s(job, size_bytes, recovery),
-        recovery.planned_per_failure,
+        (recovery or recovery_of(job)).planned_per_failure,
     )
     ideal, wall = float(parts.ideal_s), float(parts.wall_s)
     checkpoint = Checkpoint(

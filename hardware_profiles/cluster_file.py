@@ -45,6 +45,8 @@ def read_cluster(data: dict[str, Any], where: str) -> Cluster:
         levels=_levels(fields, levels, gpu, per_node, nodes, filled),
         storage=_storage(fields, filled),
         failures_per_gpu_hour=_failures(fields, filled),
+        detect_s=fields.figure("detection", reading.RECOVERY),
+        restart_s=fields.figure("restart", reading.RECOVERY),
         usd_per_gpu_hour=_own_or(
             fields, "usd_per_gpu_hour", reading.GPU_PRICE, price_of(gpu), filled
         ),

@@ -132,6 +132,10 @@ class Cluster(Frozen):
     levels: tuple[Level, ...]
     storage: Storage
     failures_per_gpu_hour: NonNegative
+    detect_s: NonNegative | None = None
+    """Until a failure is noticed; None: the usual mean (costmodel.checkpoint)."""
+    restart_s: NonNegative | None = None
+    """From there to loading a checkpoint on replaced nodes; None: the usual figure."""
     usd_per_gpu_hour: NonNegative | None = None
     watts_per_gpu: Positive | None = None
     source: str | None = None

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from layoutopt.optimizer.sensitivity import Worth
     from layoutopt.report.answer import Answer, WhyNot
     from layoutopt.report.simulation import SimulatedStep
+    from layoutopt.report.simulation_run import SimulatedRun
     from layoutopt.validation import Validation
 
 
@@ -64,10 +65,12 @@ def validate(
     return compare(files, site.apply if site else None)
 
 
-def simulate(**options: Unpack[SimulateOptions]) -> SimulatedStep:
-    """One optimizer step of a layout, event by event, beside what ``estimate`` says.
+def simulate(**options: Unpack[SimulateOptions]) -> SimulatedStep | SimulatedRun:
+    """One optimizer step of a layout, event by event, or with ``run=True`` whole runs, failure by
+    failure, beside what ``estimate`` says.
 
-    Options are those of ``layoutopt simulate``; ``straggler`` is text, a mapping, or several.
+    Options are those of ``layoutopt simulate``; ``straggler`` and ``tier`` are text, a mapping, or
+    several.
     Raises InputError where the command exits with 2.
     """
     return answer_simulate(options, None)
@@ -146,8 +149,24 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     return Answer(status="given", request=request, plan=plan, explain=sentences)
 
 
-def answer_simulate(options: Mapping[str, Any], stdin: TextIO | None) -> SimulatedStep:
+def answer_simulate(
+    options: Mapping[str, Any], stdin: TextIO | None
+) -> SimulatedStep | SimulatedRun:
     """``simulate`` for options from anywhere; ``-`` reads ``stdin``. Writes the files asked for."""
+    return _simulated_run(options, stdin) if options.get("run") else _simulated_step(options, stdin)
+
+
+def _simulated_run(options: Mapping[str, Any], stdin: TextIO | None) -> SimulatedRun:
+    from layoutopt.inputs.simulate_run import read_run
+    from layoutopt.report.simulation_run import SimulatedRun
+    from layoutopt.simulation.runs import simulate_runs
+
+    asked = read_run(options, stdin)
+    refuse_broken(asked.request.job, asked.request.layout)
+    return SimulatedRun(asked, simulate_runs(asked.plan, asked.runs, asked.seed))
+
+
+def _simulated_step(options: Mapping[str, Any], stdin: TextIO | None) -> SimulatedStep:
     from layoutopt.costmodel.estimate import estimate as price
     from layoutopt.inputs.simulate import read_step
     from layoutopt.report.plan_json import layout_line

@@ -86,3 +86,93 @@ def test_a_layout_that_breaks_a_rule_is_refused(run: Run) -> None:
     ran = run(*STEP, "--layout", "tp=1,pp=4,dp=3")
     assert ran.code == 2
     assert "= 12 GPUs" in ran.err
+
+
+RUN = ("simulate", "--model", "8B", "--gpus", "512", "--layout", "tp=2", "--run", "--runs", "50")
+
+
+def test_runs_are_answered_by_the_schema(run: Run) -> None:
+    answer = run(*RUN, "--mtbf", "3h", "--json").json
+    check(answer, "simulation")
+    assert answer["kind"] == "run"
+    assert answer["plan"]["mtbf_s"] == pytest.approx(3 * 3600)
+    assert answer["closed_form"]["beyond"] == []
+    assert abs(answer["closed_form"]["difference"]) < 0.02
+    spent = sum(answer["run"]["overhead_s"].values()) + answer["run"]["ideal_s"]
+    assert spent == pytest.approx(answer["run"]["wall_time_s"])
+    quantiles = list(answer["run"]["wall_time_quantiles_s"].values())
+    assert quantiles == sorted(quantiles)
+
+
+def test_the_answer_says_what_the_closed_form_does_not_know(run: Run) -> None:
+    tiers = ("--tier", "peer,every=10,write=2s,stall=1s,load=2s", "--interval", "40")
+    more = ("--failures", "weibull:0.7", "--spares", "2", "--switch-share", "10%", "--mtbf", "3h")
+    ran = run(*RUN, *tiers, *more)
+    assert ran.code == 0
+    for words in ("several tiers", "Weibull", "waiting for nodes", "2 spare nodes", "10% switch"):
+        assert words in " ".join(ran.out.split())
+    assert max(map(len, ran.out.splitlines())) <= 100
+
+
+def test_failures_can_be_listed(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "failures.txt"
+    path.write_text("# ours\n3h\n20h  # a switch\n", encoding="utf-8")
+    answer = run(*RUN, "--failures", str(path), "--json").json
+    assert answer["plan"]["mtbf_s"] == 10 * 3600
+    path.write_text("3h\n2h\n", encoding="utf-8")
+    assert "failures.txt:2: 2h is not after" in run(*RUN, "--failures", str(path)).err
+
+
+def test_failure_rates_reach_estimate(run: Run) -> None:
+    """64 nodes at 10 failures per 1,000 node-days: one in 37.5 h."""
+    job = ("estimate", "--model", "8B", "--gpus", "512", "--layout", "tp=2", "--json")
+    rate = run(*job, "--failure-rate", "10").json
+    mtbf = run(*job, "--mtbf", "37.5h").json
+    assert rate["run"]["wall_time_s"] == pytest.approx(mtbf["run"]["wall_time_s"])
+    assert rate["request"]["machine"]["failures_per_gpu_hour"] == pytest.approx(1 / 37.5 / 512)
+    filled = {entry["option"] for entry in rate["request"]["filled"]}
+    assert "cluster.failures_per_gpu_hour" not in filled
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--mtbf", "3h", "--failure-rate", "3"), "give one of them"),
+        (("--failure-rate", "often"), "failures per 1,000 node-days"),
+        (("--mtbf", "0s"), "above 0"),
+        (("--failures", "weibul:0.7"), "no distribution and no file"),
+        (("--failures", "weibull:0"), "below 0.1"),
+        (("--tier", "tape"), "tier"),
+        (("--tier", "peer,evry=10"), "nearest: every"),
+        (("--tier", "peer,every=7", "--interval", "10"), "no multiple"),
+        (("--process-share", "0.8", "--switch-share", "0.8"), "more than 1 together"),
+        (("--nodes-per-switch", "0"), "below 1"),
+        (("--trace", "a.json"), "trace is of a step"),
+    ],
+)
+def test_wrong_options_of_runs_are_refused_in_words(
+    run: Run, options: tuple[str, ...], words: str
+) -> None:
+    ran = run(*RUN, *options, "--json")
+    assert ran.code == 2
+    assert words in ran.err
+    check(ran.json, "error")
+
+
+def test_options_of_runs_need_run(run: Run) -> None:
+    ran = run(*STEP, *LAYOUT, "--spares", "3")
+    assert ran.code == 2
+    assert "--run" in ran.err
+
+
+def test_a_cluster_file_says_how_it_recovers(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "ours.yaml"
+    path.write_text(
+        "gpu: h100-sxm-80gb\nnodes: 64\ndetection: 30s\nrestart: 5min\n", encoding="utf-8"
+    )
+    job = ("--model", "8B", "--gpus", "512", "--layout", "tp=2", "--cluster", str(path))
+    answer = run("simulate", *job, "--run", "--runs", "2", "--json").json
+    assert (answer["plan"]["detect_s"], answer["plan"]["restart_s"]) == (30.0, 300.0)
+    usual = run("estimate", "--model", "8B", "--gpus", "512", "--layout", "tp=2", "--json").json
+    mine = run("estimate", *job, "--json").json
+    assert mine["run"]["overhead_s"]["restart"] < usual["run"]["overhead_s"]["restart"]

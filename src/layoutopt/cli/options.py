@@ -69,6 +69,8 @@ job_options = stack(
     text_option("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, fp32. [bf16]"),
     text_option("--framework", metavar="NAME", help="Whose rules and overlap apply. [generic]"),
     calibration_option,
+    text_option("--mtbf", metavar="TIME", help="Mean time between failures of the job: 3.1h."),
+    text_option("--failure-rate", metavar="R", help="Failures per 1,000 node-days, instead."),
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -13,6 +13,7 @@ from layoutopt.costmodel.training import Precision, Training
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.inputs import defaults
+from layoutopt.inputs.failures import with_failures
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.machine import read_machine
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count
@@ -33,6 +34,7 @@ def read_job(
     layout = layout or {}
     model = _read_model(options.get("model"), notebook, stdin)
     cluster, gpus = read_machine(_with_layout_gpus(options, layout, notebook), notebook, stdin)
+    cluster = with_failures(options, cluster, gpus, notebook)
     profile = _read_software(options.get("framework"), notebook)
     training = _read_training(options, layout, model, cluster, gpus, notebook)
     return Job(model=model, cluster=cluster, training=training, software=profile, gpus=gpus)

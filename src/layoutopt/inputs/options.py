@@ -38,6 +38,10 @@ class JobOptions(TypedDict, total=False):
     framework: str
     calibration: str | Path | Site | None
     """A site's own figures: a file that ``layoutopt calibrate`` made."""
+    mtbf: Number
+    """Mean time between failures of the whole job: seconds, or text with a unit (``"3.1h"``)."""
+    failure_rate: Number
+    """Failures per 1,000 node-days; instead of ``mtbf`` and of the cluster's own rate."""
 
 
 class SolveOptions(JobOptions, total=False):
@@ -82,6 +86,25 @@ class SimulateOptions(EstimateOptions, total=False):
     """A ``.json`` file to write the trace to."""
     plot: str | Path
     """An ``.svg`` file to draw the schedule in."""
+    run: bool
+    """Whole runs instead of one step; the options below are of runs."""
+    runs: Number
+    failures: str
+    """``exponential``, ``weibull:0.7``, or a file of times."""
+    interval: Number
+    """Steps between saves to the shared storage; left out: the plan's."""
+    detect: Number
+    restart: Number
+    spares: Number
+    """Nodes that wait; left out: a spare is always at hand."""
+    repair: Number
+    tier: str | Mapping[str, Any] | Iterable[str | Mapping[str, Any]]
+    """``peer,every=10,write=4s,stall=1s,load=5s``."""
+    process_share: Number
+    switch_share: Number
+    nodes_per_switch: Number
+    contention: Number
+    """Share of the storage's bandwidth that others take."""
 
 
 JOB_OPTIONS = tuple(JobOptions.__annotations__)

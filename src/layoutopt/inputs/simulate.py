@@ -10,7 +10,12 @@ from typing import Any, TextIO
 
 from layoutopt.errors import InputError
 from layoutopt.inputs.numbers import read_count
-from layoutopt.inputs.options import ESTIMATE_OPTIONS, given, refuse_unknown
+from layoutopt.inputs.options import (
+    ESTIMATE_OPTIONS,
+    SimulateOptions,
+    given,
+    refuse_unknown,
+)
 from layoutopt.inputs.request import EstimateRequest, read_estimate
 from layoutopt.nearest import did_you_mean, nearest_names
 
@@ -40,8 +45,9 @@ class StepRequest:
 
 def read_step(options: Mapping[str, Any], stdin: TextIO | None = None) -> StepRequest:
     """The request that ``simulate`` was given; InputError for anything wrong in it."""
+    options = {name: value for name, value in given(options).items() if name != "run"}
+    _refuse_options_of_runs(options)
     refuse_unknown(options, (*ESTIMATE_OPTIONS, *STEP_OPTIONS))
-    options = given(options)
     rest = {name: value for name, value in options.items() if name in ESTIMATE_OPTIONS}
     request = read_estimate(rest, stdin)
     return StepRequest(
@@ -52,6 +58,18 @@ def read_step(options: Mapping[str, Any], stdin: TextIO | None = None) -> StepRe
         trace=_path(options, "trace", ".json"),
         plot=_path(options, "plot", ".svg"),
     )
+
+
+def _refuse_options_of_runs(options: Mapping[str, Any]) -> None:
+    """Raises InputError for an option that only ``run`` takes."""
+    for name in SimulateOptions.__annotations__:
+        if name in options and name not in (*ESTIMATE_OPTIONS, *STEP_OPTIONS):
+            raise InputError(
+                f"{name} is of whole runs: add run (--run), or leave {name} out",
+                field=name,
+                value=str(options[name]),
+                nearest=("run",),
+            )
 
 
 def read_seed(options: Mapping[str, Any]) -> int:

@@ -1,0 +1,57 @@
+"""`--mtbf` and `--failure-rate`: how often the job fails, instead of what its cluster says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from layoutopt.errors import InputError
+from layoutopt.hardware_profiles.schema import Cluster
+from layoutopt.inputs.filled import Notebook
+from layoutopt.inputs.numbers import read_seconds
+from layoutopt.units import DAY, HOUR
+
+MOST_RATE = 1e6
+"""Failures per 1,000 node-days; published fleets have 0.8 to 21."""
+_NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
+
+
+def with_failures(
+    options: Mapping[str, Any], cluster: Cluster, gpus: int, notebook: Notebook
+) -> Cluster:
+    """``cluster`` with the failure rate that the options state; as it is where they state none."""
+    mtbf, rate = options.get("mtbf"), options.get("failure_rate")
+    if mtbf is None and rate is None:
+        return cluster
+    if mtbf is not None and rate is not None:
+        raise InputError(
+            "mtbf and failure_rate both say how often the job fails; give one of them",
+            field="failure_rate",
+            value=str(rate),
+        )
+    if mtbf is not None:
+        per_gpu_hour = HOUR / read_seconds(mtbf, "mtbf") / gpus
+    else:
+        nodes = gpus / cluster.gpus_per_node
+        per_gpu_hour = read_rate(rate) / 1000 * nodes / (DAY / HOUR) / gpus
+    notebook.filled[:] = [
+        entry for entry in notebook.filled if entry.option != "cluster.failures_per_gpu_hour"
+    ]
+    return cluster.model_copy(update={"failures_per_gpu_hour": per_gpu_hour})
+
+
+def read_rate(value: object) -> float:
+    """Failures per 1,000 node-days, 0 for none."""
+    written = isinstance(value, str) and _NUMBER.fullmatch(value.strip())
+    plain = isinstance(value, int | float) and not isinstance(value, bool)
+    number = float(str(value)) if written or plain else None
+    if number is None or not 0 <= number <= MOST_RATE:
+        raise InputError(
+            f"failure_rate {str(value)[:40]!r} is not a number of failures per 1,000 node-days, "
+            f"0 to {MOST_RATE:,.0f}; Llama 3's was 3.79",
+            field="failure_rate",
+            value=str(value)[:40],
+            nearest=(3.79,),
+        )
+    return number
