@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from layoutopt.errors import InternalError
 from layoutopt.optimizer import ways
-from layoutopt.optimizer.counts import Case, Counts, cases_of, no_count, run_value
+from layoutopt.optimizer.counts import Case, Counts, batched, cases_of, no_count, run_value
 from layoutopt.optimizer.misses import limit_misses, memory_misses
 from layoutopt.optimizer.outcome import CountsReport, Miss, Outcome, SearchReport, Status
 from layoutopt.optimizer.pareto import front
@@ -45,6 +45,7 @@ def search_counts(question: Question, budget: Budget | None = None) -> Outcome:
         outcome,
         status=status,
         search=report,
+        job=best.case.space.job,
         explain=(*outcome.explain, _sentence(tally)),
         pareto=points,
     )
@@ -52,6 +53,13 @@ def search_counts(question: Question, budget: Budget | None = None) -> Outcome:
 
 def _sentence(counts: CountsReport) -> str:
     """How the count was chosen."""
+    if counts.batches:
+        return (
+            f"GPUs and batch: {counts.legal:,} pairs of a GPU count and a batch (an odd number up "
+            f"to 15 times a power of two, {counts.batches[0]:,} to {counts.batches[-1]:,}) have a "
+            f"legal layout; {counts.searched:,} of them were searched, and a floor under their "
+            "runs excluded the others."
+        )
     return (
         f"GPUs: of the multiples of {counts.multiple_of} from {counts.least:,} to "
         f"{counts.most:,}, {counts.legal:,} have a legal layout; {counts.searched:,} of them were "
@@ -95,7 +103,8 @@ def _counts_report(
 ) -> CountsReport:
     least, most = question.range
     node = question.job.cluster.gpus_per_node
-    return CountsReport(least, most, node, len(cases), len(counts.searched), whole)
+    batches = batched(question) if question.batches else ()
+    return CountsReport(least, most, node, len(cases), len(counts.searched), batches, whole)
 
 
 def _without_plan(
@@ -119,7 +128,7 @@ def _misses(question: Question, cases: list[Case], counts: Counts) -> tuple[Miss
     free = replace(question, deadline_s=None, budget_usd=None)
     fastest = _relaxed(counts, replace(free, objective="time"))
     if fastest.best is None or fastest.best.best is None:
-        largest = max(counts.cases, key=lambda case: case.gpus)
+        largest = max(counts.cases, key=lambda case: case.key)
         return memory_misses(largest.space) if fastest.proved else None
     late = question.deadline_s
     if late is not None and fastest.best.best.run.wall_time_s > late:
@@ -145,7 +154,7 @@ def _missed(question: Question, counts: Counts) -> tuple[Miss, ...] | None:
     found = counts.best
     if not counts.proved or found is None or found.best is None:
         return None
-    return limit_misses(at_count(question, found.case.gpus), found.best)
+    return limit_misses(at_case(question, found.case), found.best)
 
 
 def _power_misses(question: Question, cases: list[Case]) -> tuple[Miss, ...]:
@@ -154,8 +163,13 @@ def _power_misses(question: Question, cases: list[Case]) -> tuple[Miss, ...]:
         best = ways.fastest(replace(case.question, objective="time"))
         if best is not None:
             free = replace(question, deadline_s=None, budget_usd=None)
-            return limit_misses(at_count(free, case.gpus), best)
+            return limit_misses(at_case(free, case), best)
     return memory_misses(cases[-1].space)
+
+
+def at_case(question: Question, case: Case) -> Question:
+    """The same question at one count and batch."""
+    return replace(question, job=case.space.job, counts=None, batches=None, pareto=False)
 
 
 def at_count(question: Question, gpus: int) -> Question:

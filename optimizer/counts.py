@@ -1,4 +1,4 @@
-"""A range of GPU counts: which count is best, each searched as if it were the only one.
+"""A range of GPU counts, of batches or of both: each case is searched as if it were the only one.
 
 Counts are taken in the order of a floor (work.py). What is best so far is the longest run that is
 of interest at the next count, so that most counts are excluded by their floors or by a first
@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.costmodel.axes import ints
+from layoutopt.costmodel.critical import at_batch
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.costmodel.rules import divisors
@@ -34,12 +35,16 @@ SEEDS = 6
 _BUCKET = 1.1
 """Floors closer than this, relatively, are not put in order: counts with more layouts go first."""
 _OUTSIDE = 200
-"""Counts on either side of a range that are looked at for one that has a legal layout."""
+_ODD = 15
+"""Batches that are tried are an odd number up to this times a power of two: 13% apart at most."""
+
+Key = tuple[int, int]
+"""GPU count and global batch."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One GPU count of a range, and the least that any run there can take."""
+    """One GPU count and batch, and the least that any run there can take."""
 
     space: Space
     candidates: int
@@ -55,6 +60,11 @@ class Case:
     def gpus(self) -> int:
         """The GPU count."""
         return self.space.job.gpus
+
+    @property
+    def key(self) -> Key:
+        """GPU count and batch."""
+        return self.gpus, self.space.job.training.global_batch
 
     @property
     def limit_s(self) -> float:
@@ -86,20 +96,43 @@ class Case:
 
 
 def cases_of(question: Question) -> list[Case]:
-    """Counts of the range that have a legal layout, rising."""
+    """Counts and batches of the ranges that have a legal layout, rising."""
     found = []
-    work = least_gpu_seconds(question.job)
-    for gpus in _possible(question):
-        job = replace(question.job, gpus=gpus)
-        space = orders.first_space(replace(question, job=job, counts=None))
-        if space is not None:
-            found.append(Case(space, orders.candidates_of(space), least_wall_s(job, work)))
-    return found
+    for batch in batched(question):
+        at = with_batch(question, batch)
+        work = least_gpu_seconds(at.job)
+        for gpus in _possible(at):
+            job = replace(at.job, gpus=gpus)
+            space = orders.first_space(replace(at, job=job, counts=None))
+            if space is not None:
+                found.append(Case(space, orders.candidates_of(space), least_wall_s(job, work)))
+    return sorted(found, key=lambda case: case.key)
+
+
+def with_batch(question: Question, batch: int) -> Question:
+    """The same question with exactly ``batch`` sequences a step, and the tokens that it needs."""
+    if question.batches is None:
+        return question
+    training = at_batch(question.job.training, batch, question.critical_tokens)
+    return replace(question, job=replace(question.job, training=training), batches=None)
+
+
+def batched(question: Question) -> tuple[int, ...]:
+    """The batch, or those of the range that are an odd number up to 15 times a power of two."""
+    if question.batches is None:
+        return (question.job.training.global_batch,)
+    least, most = question.batches
+    powers = range(most.bit_length())
+    found = {odd << k for k in powers for odd in range(1, _ODD + 1, 2)}
+    return tuple(sorted(batch for batch in found if least <= batch <= most))
 
 
 def counted(question: Question) -> Iterator[int]:
     """Multiples of a node's GPUs from the least to the most, and every count below one node."""
     least, most = question.range
+    if question.counts is None:
+        yield least
+        return
     node = question.job.cluster.gpus_per_node
     yield from range(least, min(node, most + 1))
     yield from range(max(node, -(-least // node) * node), most + 1, node)
@@ -161,7 +194,7 @@ class Counts:
     def __init__(self, cases: list[Case], budget: Budget, began: float) -> None:
         self.cases = [case for case in cases if meets_power(case.question)]
         self.budget, self.ends_at = budget, began + budget.seconds
-        self.searched: dict[int, Searched] = {}
+        self.searched: dict[Key, Searched] = {}
         self.best: Searched | None = None
         self._worth = math.inf
         self._out = False
@@ -171,13 +204,20 @@ class Counts:
         if self.cases and self.cases[0].question.objective in ("cost", "energy"):
             self._seed()
         for case in sorted(self.cases, key=_order):
-            longest = case.longest_s(self._worth * (1 + TIE))
+            longest = self._longest_s(case)
             if case.least_wall_s > longest:
                 continue
             if time.monotonic() >= self.ends_at:
                 self._out = True
                 return
             self._note(self.look(case, longest))
+
+    def _longest_s(self, case: Case) -> float:
+        """The longest run of interest there. Of equally few GPUs the shortest run is best."""
+        longest, best = case.longest_s(self._worth * (1 + TIE)), self.best
+        if case.question.objective == "gpus" and best and best.best and case.gpus == best.case.gpus:
+            longest = min(longest, best.best.run.wall_time_s)
+        return longest
 
     def look(self, case: Case, longest_s: float) -> Searched:
         """Searches one count for a run of at most ``longest_s``."""
@@ -188,7 +228,7 @@ class Counts:
             raise InternalError(f"{ended.best.estimate.layout} is below the floor of its count")
         found = Searched(case, rounds, ended, longest_s)
         found = found if found.exact or found.best else replace(found, rounds=None)
-        self.searched[case.gpus] = found
+        self.searched[case.key] = found
         return found
 
     @property
@@ -199,7 +239,7 @@ class Counts:
     @property
     def bound(self) -> float:
         """No run of any count that keeps to the limits is worth less; infinite without any."""
-        left = [case for case in self.cases if case.gpus not in self.searched]
+        left = [case for case in self.cases if case.key not in self.searched]
         open_ = [case.value(case.least_wall_s) for case in left if self._out]
         bounds = [one.bound for one in self.searched.values()]
         mine = self._value(self.best) if self.best else math.inf
@@ -224,7 +264,7 @@ class Counts:
         if self.best is not None:
             now = self._value(self.best)
             tied = abs(value - now) <= TIE * now
-            if found.case.gpus >= self.best.case.gpus if tied else value > now:
+            if _place(found) >= _place(self.best) if tied else value > now:
                 return
         self.best, self._worth = found, min(value, self._worth)
 
@@ -234,18 +274,28 @@ class Counts:
         return found.case.value(best.run.wall_time_s) if best else math.inf
 
 
-def _order(case: Case) -> tuple[float, int, int]:
+def _place(found: Searched) -> tuple[float, ...]:
+    """Of equal worth: the fewest GPUs, of these the shortest run, of these the smallest batch."""
+    wall = found.best.run.wall_time_s if found.best else math.inf
+    # For time all are equally long: to a billionth, which is no reason to take a larger batch.
+    shown = 0.0 if found.case.question.objective != "gpus" else wall
+    return (found.case.gpus, shown, found.case.key[1])
+
+
+def _order(case: Case) -> tuple[float, ...]:
     """By the floor, roughly; then those with the most layouts. For ``gpus``: fewest first."""
     if case.question.objective == "gpus":
-        return (case.gpus, 0, 0)
+        return (case.gpus, case.least_wall_s)
     floor = math.log(case.value(case.least_wall_s)) / math.log(_BUCKET)
-    return (math.floor(floor), -case.candidates, case.gpus)
+    return (math.floor(floor), -case.candidates, *case.key)
 
 
 def no_count(question: Question) -> RuleError:
     """The error to raise where no count of the range has a legal layout."""
     least, most = question.range
     node = question.job.cluster.gpus_per_node
+    if not batched(question):
+        return _no_batch(question)
     wider = replace(question, counts=(max(1, least - _OUTSIDE * node), most + _OUTSIDE * node))
     near = [case.gpus for case in cases_of(wider)]
     below = [gpus for gpus in near if gpus < least][-1:]
@@ -254,10 +304,23 @@ def no_count(question: Question) -> RuleError:
     return RuleError(
         f"no count from {least:,} to {most:,} GPUs (multiples of the {node} of a node, or fewer "
         f"than {node}) divides into a layout with a global batch of "
-        f"{question.job.training.global_batch:,} sequences{named}",
+        f"{' or '.join(f'{batch:,}' for batch in batched(question)[-2:])} sequences{named}",
         field="gpus",
         value=f"{least}..{most}",
         nearest=tuple(below + above),
+    )
+
+
+def _no_batch(question: Question) -> RuleError:
+    least, most = question.batches or (1, 1)
+    near = batched(replace(question, batches=(max(1, least // 2), most * 2)))
+    beside = [batch for batch in near if batch < least][-1:] + [b for b in near if b > most][:1]
+    return RuleError(
+        f"no batch from {least:,} to {most:,} is an odd number up to {_ODD} times a power of two, "
+        f"which are the ones that a range tries; nearest: {', '.join(f'{b:,}' for b in beside)}",
+        field="global_batch",
+        value=f"{least}..{most}",
+        nearest=tuple(beside),
     )
 
 

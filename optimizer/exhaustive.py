@@ -6,6 +6,7 @@ rules of a layout as costmodel.rules has them for `estimate`. For small question
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Iterator
 from dataclasses import replace
@@ -42,6 +43,25 @@ def try_everything(question: Question) -> Outcome:
     return Outcome(Status.INFEASIBLE if best is None else Status.OPTIMAL, best, report)
 
 
+def try_every_batch(question: Question, batches: tuple[int, ...]) -> Outcome:
+    """The best layout over counts and these batches, each with the tokens that it needs."""
+    plans: list[Estimate] = []
+    tried = 0
+    for batch in batches:
+        tokens = question.job.training.tokens
+        share = batch * question.job.training.seq_len / question.critical_tokens
+        needed = math.ceil(tokens * (1 + share))
+        changed = {"global_batch": batch, "tokens": needed}
+        training = question.job.training.model_copy(update=changed)
+        at = replace(question, job=replace(question.job, training=training), batches=None)
+        outcome = try_every_count(at)
+        plans += outcome.pareto
+        tried += outcome.search.candidates
+    status = Status.OPTIMAL if plans else Status.INFEASIBLE
+    report = SearchReport(question.objective, None, None, 0.0, tried, 1)
+    return Outcome(status, None, report, pareto=tuple(plans))
+
+
 def try_every_count(question: Question) -> Outcome:
     """The best layout of a range of GPU counts: each count tried as above, one after another.
 
@@ -51,7 +71,7 @@ def try_every_count(question: Question) -> Outcome:
     least, most = question.range
     node, tried, found = question.job.cluster.gpus_per_node, 0, []
     for gpus in range(least, most + 1):
-        if gpus > node and gpus % node:
+        if question.counts and gpus > node and gpus % node:
             continue
         at = replace(question, job=replace(question.job, gpus=gpus), counts=None)
         # At one count the shortest run is the best for every objective.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
+from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
 
@@ -63,6 +64,8 @@ class CountsReport:
     """Counts that arithmetic and the framework's rules leave a layout."""
     searched: int
     """Counts that the solver searched; a floor excluded the others."""
+    batches: tuple[int, ...] = ()
+    """Global batches that were tried; none: the batch was given."""
     pareto_proved: bool | None = None
     """Every point of the front is proved, and no count is missing; None: no front was asked for."""
 
@@ -79,7 +82,7 @@ class SearchReport:
     """Legal layouts in the space, memory ignored."""
     workers: int
     counts: CountsReport | None = None
-    """None: the GPU count was given."""
+    """None: GPU count and batch were given."""
 
 
 @dataclass(frozen=True)
@@ -92,5 +95,7 @@ class Outcome:
     alternatives: tuple[Alternative, ...] = ()
     misses: tuple[Miss, ...] = ()
     explain: tuple[str, ...] = ()
+    job: Job | None = None
+    """The job with the GPU count and the batch that were chosen; None: they were given."""
     pareto: tuple[Estimate, ...] = ()
     """The best run of each GPU count that no other count beats in both time and cost."""

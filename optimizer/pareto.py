@@ -10,11 +10,11 @@ from __future__ import annotations
 import time
 
 from layoutopt.costmodel.results import Estimate
-from layoutopt.optimizer.counts import Case, Counts
+from layoutopt.optimizer.counts import Case, Counts, Key
 from layoutopt.optimizer.rounds import TIE
 
-Points = dict[int, Estimate]
-"""GPU count to its best run."""
+Points = dict[Key, Estimate]
+"""GPU count and batch to their best run."""
 
 
 def front(counts: Counts) -> tuple[tuple[Estimate, ...], bool]:
@@ -22,11 +22,11 @@ def front(counts: Counts) -> tuple[tuple[Estimate, ...], bool]:
 
     Points keep to the question's limits; ``counts`` has been searched for the best one before.
     """
-    points = {gpus: one.best for gpus, one in counts.searched.items() if one.exact and one.best}
+    points = {key: one.best for key, one in counts.searched.items() if one.exact and one.best}
     whole = True
-    for case in sorted(counts.cases, key=lambda one: (-one.candidates, one.gpus)):
+    for case in sorted(counts.cases, key=lambda one: (-one.candidates, *one.key)):
         longest = min(case.limit_s, _undominated_s(points, case) * (1 - TIE))
-        if case.gpus in points or _least_s(counts, case) > longest:
+        if case.key in points or _least_s(counts, case) > longest:
             continue
         if time.monotonic() >= counts.ends_at:
             whole = False
@@ -34,35 +34,36 @@ def front(counts: Counts) -> tuple[tuple[Estimate, ...], bool]:
         found = counts.look(case, longest)
         whole &= found.ended.proved
         if found.exact and found.best:
-            points[case.gpus] = found.best
+            points[case.key] = found.best
     return tuple(_undominated(points)), whole
 
 
 def _least_s(counts: Counts, case: Case) -> float:
     """The highest floor under a count's runs that is known."""
-    found = counts.searched.get(case.gpus)
+    found = counts.searched.get(case.key)
     return max(case.least_wall_s, (found.ended.bound_s or 0.0) if found else 0.0)
 
 
 def _undominated_s(points: Points, case: Case) -> float:
     """A run this long, or longer, at this count is beaten by one of ``points``."""
-    walls = [(gpus, plan.run.wall_time_s) for gpus, plan in points.items() if gpus != case.gpus]
+    walls = [(key[0], plan.run.wall_time_s) for key, plan in points.items() if key != case.key]
     return min(
-        (wall if gpus < case.gpus else wall * gpus / case.gpus for gpus, wall in walls),
+        (wall if gpus <= case.gpus else wall * gpus / case.gpus for gpus, wall in walls),
         default=float("inf"),
     )
 
 
 def _undominated(points: Points) -> list[Estimate]:
     kept = []
-    for gpus in sorted(points):
-        plan = points[gpus]
-        for other, beside in points.items():
+    for key in sorted(points):
+        plan, gpus = points[key], key[0]
+        for its_key, beside in points.items():
+            other = its_key[0]
             wall, its = plan.run.wall_time_s, beside.run.wall_time_s
             as_fast = its <= wall * (1 + TIE)
             as_cheap = its * other <= wall * gpus * (1 + TIE)
             better = its * other < wall * gpus * (1 - TIE) or its < wall * (1 - TIE)
-            if other != gpus and as_fast and as_cheap and (better or other < gpus):
+            if its_key != key and as_fast and as_cheap and (better or its_key < key):
                 break
         else:
             kept.append(plan)

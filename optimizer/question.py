@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Literal
 
@@ -54,6 +55,11 @@ class Question:
     counts: tuple[int, int] | None = None
     """GPU counts from and to, of which the search chooses (optimizer.counts); ``job.gpus`` is then
     the largest. None: exactly ``job.gpus``."""
+    batches: tuple[int, int] | None = None
+    """Global batches from and to, of which the search chooses; ``job.training`` then holds the
+    largest batch and the tokens that a small one needs. None: exactly the job's."""
+    critical_tokens: float = math.inf
+    """Critical batch in tokens: what a large batch costs (costmodel.critical)."""
     pareto: bool = False
     """Also the front of wall time against cost over the GPU counts."""
     sensitivity: bool = False

@@ -65,7 +65,13 @@ def _with(question: Question, plan: Estimate, cluster: Cluster) -> Question:
     """The question at the plan's GPU count, for time, on another cluster."""
     job = replace(question.job, gpus=plan.layout.gpus, cluster=cluster)
     return replace(
-        question, job=job, counts=None, objective="time", deadline_s=None, budget_usd=None
+        question,
+        job=job,
+        counts=None,
+        batches=None,
+        objective="time",
+        deadline_s=None,
+        budget_usd=None,
     )
 
 

@@ -91,8 +91,8 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         has = "a" if plan else "no"
         raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
     explain = outcome.explain
+    request = request.at(outcome.job)
     if plan:
-        request = request.at(plan.layout.gpus)
         others = [one.estimate for one in outcome.alternatives]
         explain = (
             *read_estimate(plan),
@@ -125,7 +125,7 @@ def _sensitivity(request: SolveRequest, plan: Estimate | None) -> tuple[Worth, .
 
 def _search(request: SolveRequest) -> Outcome:
     # Late: a bad request is answered without the solver.
-    if request.question.counts is not None:
+    if request.question.counts is not None or request.question.batches is not None:
         from layoutopt.optimizer.choose import search_counts
 
         return search_counts(request.question, request.budget)

@@ -65,3 +65,29 @@ def test_estimate_takes_one_count(run: Run) -> None:
     ran = run("estimate", "--model", "llama-3.1-8b", "--gpus", "16..64", "--layout", "tp=8")
     assert ran.code == 2
     assert "one count" in ran.err
+
+
+def test_the_batch_is_chosen_at_a_price(run: Run) -> None:
+    answer = run(
+        "solve", "--model", "llama-3.1-8b", "--gpus", "64", "--fix", "recompute=selective",
+        "--global-batch", "256..1024", "--critical-batch", "4M", "--json",
+    ).json  # fmt: skip
+    check(answer, "plan")
+    asked = answer["request"]
+    batch = asked["global_batch"]
+    assert asked["global_batch_range"] == [256, 1024]
+    assert answer["layout"]["global_batch"] == batch
+    assert batch in answer["search"]["counts"]["batches"]
+    small = 20 * asked["architecture"]["active_parameters"]
+    needed = small * (1 + batch * asked["seq_len"] / asked["critical_batch"])
+    assert answer["run"]["tokens"] == pytest.approx(needed, rel=1e-9)
+
+
+def test_a_given_batch_may_have_a_price_too() -> None:
+    plain, dear = (
+        layoutopt.solve(model="llama-3.1-8b", gpus=64, global_batch=512, top=0, **more)  # type: ignore[arg-type]
+        for more in ({}, {"critical_batch": 512 * 8192})
+    )
+    assert plain.run is not None
+    assert dear.run is not None
+    assert dear.run.tokens == 2 * plain.run.tokens

@@ -18,6 +18,7 @@ from layoutopt.cli.output import wants_color, write
 @text_option("--objective", metavar="O", help="What is least: time, cost, energy or gpus. [time]")
 @text_option("--deadline", metavar="TIME", help="Longest wall time of the run, as in 30d.")
 @text_option("--budget", metavar="USD", help="Most the run may cost, as in 2.5M.")
+@text_option("--critical-batch", metavar="TOKENS", help="What a large batch costs. [by loss]")
 @text_option("--max-power", metavar="W", help="Most that the GPUs may draw, as in 2MW.")
 @click.option("--pareto", is_flag=True, default=None, help="Time against cost over GPU counts.")
 @click.option("--sensitivity", is_flag=True, default=None, help="Worth of a better machine.")

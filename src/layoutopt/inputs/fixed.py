@@ -27,15 +27,21 @@ _NEEDS = {
 mend it, the rest being at 1, where every rule is mildest."""
 
 
-def refuse_impossible(fixed: Mapping[str, int | str], job: Job, *, any_gpus: bool = False) -> None:
+def refuse_impossible(
+    fixed: Mapping[str, int | str], job: Job, *, any_gpus: bool = False, any_batch: bool = False
+) -> None:
     """Raises RuleError where ``fixed`` alone excludes every layout of ``job``.
 
-    ``any_gpus``: the GPU count is searched too, and need not be what the axes multiply to.
+    ``any_gpus``, ``any_batch``: the GPU count or the batch is searched too, and need not be what
+    the axes multiply to.
     """
     if not any_gpus:
         _refuse_product(fixed, _SHARES_GPUS, job.gpus, "gpus", "GPUs")
     batch = job.training.global_batch
-    _refuse_product(fixed, _SHARES_BATCH, batch, "global_batch", "sequences of the global batch")
+    if not any_batch:
+        _refuse_product(
+            fixed, _SHARES_BATCH, batch, "global_batch", "sequences of the global batch"
+        )
     values: dict[str, Any] = dict(fixed)
     broken = [
         rule

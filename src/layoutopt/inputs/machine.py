@@ -33,19 +33,19 @@ def read_machine(
     return cluster, gpus
 
 
-def read_counts(value: object) -> tuple[int, int] | None:
-    """``64..4096`` as a range of GPU counts; None for anything that is no range."""
+def read_range(value: object, field: str, most_of_all: int) -> tuple[int, int] | None:
+    """``64..4096`` as a range of counts; None for anything that is no range."""
     if not isinstance(value, str) or ".." not in value:
         return None
     least, _, most = value.partition("..")
     ends = (
-        read_count(least.strip(), "gpus", most=MOST_GPUS),
-        read_count(most.strip(), "gpus", most=MOST_GPUS),
+        read_count(least.strip(), field, most=most_of_all),
+        read_count(most.strip(), field, most=most_of_all),
     )
     if ends[0] > ends[1]:
         raise InputError(
-            f"gpus {value[:60]} runs from the larger count to the smaller",
-            field="gpus",
+            f"{field} {value[:60]} runs from the larger count to the smaller",
+            field=field,
             value=value[:60],
             nearest=(f"{ends[1]}..{ends[0]}",),
         )

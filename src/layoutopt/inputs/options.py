@@ -54,6 +54,8 @@ class SolveOptions(JobOptions, total=False):
     """Longest wall time of the run: seconds, or text with a unit (``"30d"``)."""
     budget: Number
     """Most US dollars the run may cost."""
+    critical_batch: Number
+    """Tokens of the critical batch: a run needs 1 + batch / this times ``tokens``."""
     max_power: Number
     """Most watts that the GPUs may draw, or text with a unit (``"2MW"``)."""
     pareto: bool

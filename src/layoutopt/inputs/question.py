@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, cast
 
+from layoutopt.costmodel.critical import at_batch, critical_batch
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.placement import ordered
 from layoutopt.errors import InputError
@@ -12,12 +15,24 @@ from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.fixed import refuse_impossible
 from layoutopt.inputs.limits import limit_text, read_fix, read_limits, refuse_contradictions
-from layoutopt.inputs.machine import read_counts
-from layoutopt.inputs.numbers import read_count, read_money, read_seconds, read_watts
+from layoutopt.inputs.machine import read_range
+from layoutopt.inputs.numbers import (
+    MOST_BATCH,
+    MOST_GPUS,
+    MOST_TOKENS,
+    read_count,
+    read_money,
+    read_seconds,
+    read_watts,
+)
 from layoutopt.inputs.words import choice, yes_or_no
 from layoutopt.optimizer.question import Budget, Objective, Question
 
 OBJECTIVES = ("time", "cost", "energy", "gpus")
+CRITICAL_REASON = (
+    "in tokens: 2.1e8 / loss^4.76 (Kaplan 2020, arXiv 2001.08361) at the loss of Hoffmann 2022; a "
+    "run needs 1 + batch / this times the tokens (McCandlish 2018, arXiv 1812.06162)"
+)
 MOST_ALTERNATIVES = 100
 MOST_WORKERS = 256
 
@@ -29,17 +44,25 @@ class AskedOfSolve:
         self._options = options
         self._fixed, self._limits = read_fix(options.get("fix")), read_limits(options.get("limit"))
         refuse_contradictions(self._fixed, self._limits)
-        self._counts = read_counts(options.get("gpus"))
+        self._counts = read_range(options.get("gpus"), "gpus", MOST_GPUS)
+        self._batches = read_range(options.get("global_batch"), "global_batch", MOST_BATCH)
 
     @property
     def of_job(self) -> Mapping[str, Any]:
-        """The options for the job: of a range of GPU counts the largest."""
-        return {**self._options, "gpus": self._counts[1]} if self._counts else self._options
+        """The options for the job: of a range the largest number."""
+        ranges = {"gpus": self._counts, "global_batch": self._batches}
+        largest = {name: ends[1] for name, ends in ranges.items() if ends}
+        return {**self._options, **largest}
 
     def question(self, job: Job, notebook: Notebook) -> Question:
         """The question about ``job``."""
         options, ranged = self._options, self._counts is not None
-        refuse_impossible(self._fixed, job, any_gpus=ranged)
+        batched = self._batches is not None
+        refuse_impossible(self._fixed, job, any_gpus=ranged, any_batch=batched)
+        critical = self._critical(job, notebook)
+        if not batched and math.isfinite(critical):
+            training = at_batch(job.training, job.training.global_batch, critical)
+            job = replace(job, training=training)
         job = ordered(job, str(self._fixed.get("axis_order", job.axis_order)))
         objective = _read_objective(options.get("objective"), job.cluster, notebook, ranged=ranged)
         pareto = yes_or_no(options.get("pareto", False), "pareto")
@@ -56,10 +79,23 @@ class AskedOfSolve:
             budget_usd=_read_dollars(options.get("budget"), job.cluster),
             max_power_w=_read_power(options.get("max_power"), job.cluster),
             counts=self._counts,
+            batches=self._batches,
+            critical_tokens=critical,
             pareto=pareto,
             sensitivity=yes_or_no(options.get("sensitivity", False), "sensitivity"),
             top=top,
         )
+
+    def _critical(self, job: Job, notebook: Notebook) -> float:
+        """The critical batch in tokens: given, or a default where batches are compared."""
+        value = self._options.get("critical_batch")
+        if value is not None:
+            return read_count(value, "critical_batch", most=MOST_TOKENS, fraction=True)
+        if self._batches is None:
+            return math.inf
+        tokens = critical_batch(job.model, job.training.tokens)
+        notebook.fill("critical_batch", tokens, CRITICAL_REASON)
+        return tokens
 
 
 def _count_or(
@@ -140,6 +176,10 @@ def _unpriced(field: str, value: object, key: str, cluster: Cluster) -> InputErr
     )
 
 
+def _finite(value: float) -> float | None:
+    return value if math.isfinite(value) else None
+
+
 def echo(question: Question, budget: Budget) -> dict[str, Any]:
     """The options of ``solve`` as the request echoes them."""
     return {
@@ -147,6 +187,10 @@ def echo(question: Question, budget: Budget) -> dict[str, Any]:
         "fix": dict(question.fix),
         "limit": [limit_text(limit) for limit in question.limits],
         "gpus_range": question.counts,
+        "global_batch_range": question.batches,
+        "critical_batch": question.critical_tokens
+        if math.isfinite(question.critical_tokens)
+        else None,
         "deadline_s": question.deadline_s,
         "budget_usd": question.budget_usd,
         "max_power_w": question.max_power_w,

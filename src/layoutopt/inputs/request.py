@@ -88,11 +88,11 @@ class SolveRequest(Request):
         """The layout to compare with, or the sentence that says why it is none."""
         return _read_why_not(self.why_not_keys, self.job)
 
-    def at(self, gpus: int) -> SolveRequest:
-        """The request as it is for one count of its range; itself where the count was given."""
-        if self.question.counts is None:
+    def at(self, job: Job | None) -> SolveRequest:
+        """The request with the GPU count and batch that were chosen; itself without any."""
+        if job is None:
             return self
-        job = replace(self.job, gpus=gpus)
+        job = replace(self.job, gpus=job.gpus, training=job.training)
         return replace(self, job=job, question=replace(self.question, job=job))
 
 

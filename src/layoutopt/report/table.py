@@ -131,7 +131,10 @@ def _proof_line(answer: Answer) -> str:
 
 
 def _over_counts(search: SearchReport) -> str:
-    return f" on {search.counts.legal:,} GPU counts" if search.counts else ""
+    if search.counts is None:
+        return ""
+    kind = "GPU counts and batches" if search.counts.batches else "GPU counts"
+    return f" on {search.counts.legal:,} {kind}"
 
 
 def _seconds_part(plan: Estimate) -> list[RenderableType]:
