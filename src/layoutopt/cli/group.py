@@ -17,6 +17,7 @@ COMMANDS = {
     "calibrate": "layoutopt.cli.calibrate",
     "sweep": "layoutopt.cli.sweep",
     "simulate": "layoutopt.cli.simulate",
+    "plot": "layoutopt.cli.plot",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

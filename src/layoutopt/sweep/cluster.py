@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from distributed import Client, Future
 
 SLURM = "slurm"
-CONNECT_S = 10.0
+CONNECT_S = 30.0
 """Seconds of one attempt to reach the scheduler."""
+CLOSE_S = 3.0
+"""Seconds that the end of a connection may take: its scheduler may be gone."""
 PATIENCE_S = 600.0
 """Seconds without a scheduler, or without any worker, after which the sweep gives up."""
 _AHEAD = 3
@@ -94,7 +96,7 @@ def _client(address: str) -> Iterator[Client]:
         yield client
     finally:
         with contextlib.suppress(Exception):
-            client.close(timeout=CONNECT_S)
+            client.close(timeout=CLOSE_S)
 
 
 def _wait_for_worker(client: Client, since: float, patience_s: float) -> None:
@@ -121,7 +123,7 @@ def _rows(client: Client, tasks: list[Task]) -> Iterator[tuple[str, Row]]:
 
     waiting = iter(tasks)
     flying: dict[Any, Task] = {}
-    coming = as_completed()
+    coming = as_completed(loop=client.loop)
 
     def submit(number: int) -> None:
         for _, task in zip(range(number), waiting, strict=False):
