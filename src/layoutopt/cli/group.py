@@ -18,6 +18,7 @@ COMMANDS = {
     "sweep": "layoutopt.cli.sweep",
     "simulate": "layoutopt.cli.simulate",
     "plot": "layoutopt.cli.plot",
+    "report": "layoutopt.cli.report",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

@@ -8,7 +8,7 @@ from typing import Any
 from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES
 from layoutopt.errors import InputError
 from layoutopt.plots.series import Row, Series, Sweep
-from layoutopt.plots.style import PARTS, panels
+from layoutopt.plots.style import PARTS, label_up, panels
 from layoutopt.sweep.columns import MEMORY_PARTS
 from layoutopt.units import format_seconds
 
@@ -41,10 +41,10 @@ def breakdown(sweep: Sweep) -> Any:
         _stack(axis, one.rows, parts)
         for place, row in enumerate(one.rows):
             off = row["step_time_uncertainty_rel"]
-            band = f"\n±{off:.0%}" if off else ""
+            band = f" ±{off:.0%}" if off else ""
             text = f"{format_seconds(row['step_time_s'])}{band}"
-            axis.text(place, 101, text, ha="center", va="bottom", fontsize=6.5)
-        axis.set_ylim(0, 115)
+            axis.text(place, 102, text, ha="center", va="bottom", fontsize=7, rotation=90)
+        axis.set_ylim(0, 150)
         axis.set_yticks(range(0, 101, 20))
         _finish(axis, one, "per cent of a step")
     _legend(figure, axes[0], sweep.title)
@@ -71,11 +71,8 @@ def _figure(sweep: Sweep) -> tuple[Any, list[Any]]:
             field="filter",
             value=len(drawn),
         )
-    figure, axes = panels(len(drawn), wide=8.0)
-    for axis in axes:
-        # Bars stand at places, not at counts: each panel has its own.
-        axis.sharex(axis)
-    return figure, axes
+    # Bars stand at places, not at counts: each panel has its own axis.
+    return panels(len(drawn), wide=8.0, same_across=False)
 
 
 def _stack(axis: Any, rows: Sequence[Row], parts: dict[str, Callable[[Row], float]]) -> None:
@@ -95,7 +92,7 @@ def _finish(axis: Any, series: Series, up: str) -> None:
     axis.tick_params(axis="x", labelrotation=45 if number > 5 else 0, labelbottom=True)
     axis.grid(visible=False, axis="x")
     axis.set_xlabel("GPUs")
-    axis.set_ylabel(up)
+    label_up(axis, up)
     if series.label:
         axis.set_title(series.label, fontsize=8)
 

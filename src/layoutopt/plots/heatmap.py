@@ -8,7 +8,7 @@ from typing import Any
 
 from layoutopt.errors import InputError
 from layoutopt.plots.series import Row, Series, Sweep
-from layoutopt.plots.style import panels
+from layoutopt.plots.style import label_up, panels
 
 MOST_PANELS = 9
 _FIXED = re.compile(r"\b(tp|pp)=(\d+)")
@@ -27,12 +27,12 @@ def heatmap(sweep: Sweep) -> Any:
             value=len(questions),
         )
     figure, axes = panels(len(questions), wide=6.4, high=4.8)
-    every = [days for _, cells in questions for days in cells.values() if days]
+    most = max(_times(cells)[place] for _, cells in questions for place in _times(cells))
     for axis, (name, cells) in zip(axes, questions, strict=True):
-        image = _draw(axis, cells, (min(every), max(every)))
+        image = _draw(axis, cells, most)
         axis.set_title(name, fontsize=8)
-    figure.colorbar(image, ax=axes, label="days of the run")
-    note = "grey: no layout fits; blank: not asked; framed: the soonest"
+    figure.colorbar(image, ax=axes, label="times the days of the framed layout")
+    note = "days of the run; grey: no layout fits; blank: not asked; framed: the soonest"
     figure.suptitle("\n".join(filter(None, [sweep.title, note])), fontsize=9)
     return figure
 
@@ -73,28 +73,32 @@ def _place(row: Row) -> tuple[int, int] | None:
     return (fixed["tp"], fixed["pp"]) if {"tp", "pp"} <= set(fixed) else None
 
 
-def _draw(axis: Any, cells: Cells, ends: tuple[float, float]) -> Any:
-    from matplotlib.colors import LogNorm
+def _times(cells: Cells) -> dict[tuple[int, int], float]:
+    """Days over those of the soonest layout, where there is one."""
+    best = min(days for days in cells.values() if days)
+    return {place: days / best for place, days in cells.items() if days}
 
+
+def _draw(axis: Any, cells: Cells, most: float) -> Any:
     tps, pps = (sorted({place[n] for place in cells}) for n in (0, 1))
-    grid = [[cells.get((tp, pp)) or float("nan") for tp in tps] for pp in pps]
-    low, high = ends
-    norm = LogNorm(low, high if high > low else low * 1.01)
-    image = axis.imshow(grid, origin="lower", cmap="cividis_r", norm=norm, aspect="auto")
-    _write(axis, cells, tps, pps, norm)
+    times = _times(cells)
+    grid = [[times.get((tp, pp), float("nan")) for tp in tps] for pp in pps]
+    most = max(most, 1.01)
+    image = axis.imshow(grid, origin="lower", cmap="cividis_r", vmin=1, vmax=most, aspect="auto")
+    _write(axis, cells, tps, pps, most)
     axis.set_xticks(range(len(tps)), [str(tp) for tp in tps])
     axis.set_yticks(range(len(pps)), [str(pp) for pp in pps])
     axis.tick_params(labelbottom=True, labelleft=True)
     axis.grid(visible=False)
     axis.set_xlabel("tensor parallel degree, tp")
-    axis.set_ylabel("pipeline stages, pp")
+    label_up(axis, "pipeline stages, pp")
     return image
 
 
-def _write(axis: Any, cells: Cells, tps: Sequence[int], pps: Sequence[int], norm: Any) -> None:
+def _write(axis: Any, cells: Cells, tps: Sequence[int], pps: Sequence[int], most: float) -> None:
     from matplotlib.patches import Rectangle
 
-    best = min(days for days in cells.values() if days)
+    times = _times(cells)
     for (tp, pp), days in cells.items():
         x, y = tps.index(tp), pps.index(pp)
         corner = (x - 0.5, y - 0.5)
@@ -102,8 +106,8 @@ def _write(axis: Any, cells: Cells, tps: Sequence[int], pps: Sequence[int], norm
             axis.add_patch(Rectangle(corner, 1, 1, facecolor="#D9D9D9", edgecolor="white"))
             continue
         # cividis reversed is dark where values are high
-        color = "white" if norm(days) > 0.55 else "black"
+        color = "white" if times[tp, pp] > 1 + 0.55 * (most - 1) else "black"
         axis.text(x, y, f"{days:.3g}", ha="center", va="center", fontsize=7, color=color)
-        if days == best:
+        if times[tp, pp] == 1:
             frame = Rectangle(corner, 1, 1, fill=False, edgecolor="#D55E00", linewidth=2.0)
             axis.add_patch(frame)

@@ -7,7 +7,7 @@ from typing import Any
 
 from layoutopt.errors import InputError
 from layoutopt.plots.series import Row, Series, Sweep
-from layoutopt.plots.style import COLORS, MARKERS, gpu_axis, panels, plain_numbers
+from layoutopt.plots.style import COLORS, MARKERS, gpu_axis, label_up, panels, plain_numbers
 
 MOST_CURVES = 8
 """Curves of one panel; more are put into panels by their first name."""
@@ -122,7 +122,7 @@ def _title(sweep: Sweep, *notes: str) -> str:
 
 def _finish(axis: Any, name: str, series: Sequence[Series], up: str) -> None:
     gpu_axis(axis, [row["gpus"] for one in series for row in (*one.rows, *one.misses)])
-    axis.set_ylabel(up)
+    label_up(axis, up)
     if name:
         axis.set_title(name)
     if any(one.label for one in series):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -10,6 +10,7 @@ from layoutopt.errors import InputError
 from layoutopt.sweep.columns import ANSWER, QUESTION
 from layoutopt.sweep.condition import Condition
 from layoutopt.sweep.store import EXPORTED, Store
+from layoutopt.units import format_count
 
 Row = Mapping[str, Any]
 
@@ -22,14 +23,15 @@ _NAMING = {
     "framework": "{}",
     "objective": "least {}",
     "scaling": "{} scaling",
-    "run_tokens": "{:,} tokens in all",
+    "run_tokens": "{} tokens in all",
     "limits": "{}",
     "deadline_s": "within {:,.0f} s",
     "budget_usd": "within ${:,.0f}",
     "fix": "{}",
+    "global_batch_sequences": "batch {:,}",
 }
 """Columns of the question that tell curves apart, and how they read."""
-_NOT_IN_TITLE = ("cluster", "objective", "run_tokens")
+_NOT_IN_TITLE = ("cluster", "objective", "framework")
 COLUMNS = ("status", "reason", "scaling", *QUESTION, *ANSWER)
 
 
@@ -70,36 +72,48 @@ def read_sweep(store: Store, condition: Condition | None = None) -> Sweep:
     return sweep_of(rows)
 
 
-def sweep_of(rows: Sequence[Row], apart: Iterable[str] = ()) -> Sweep:
-    """Rows as curves; ``apart`` names columns that are to tell curves apart besides the usual.
+def sweep_of(rows: Sequence[Row]) -> Sweep:
+    """Rows as curves.
 
     Raises InputError where no row has a layout.
     """
     if not any(row["layout"] for row in rows):
         what = "no row has a layout" if rows else "there are no rows"
         raise InputError(f"nothing to show: {what} (of this filter)", field="results")
-    naming = {**_NAMING, **dict.fromkeys(apart, "{}")}
-    values = {name: _values(rows, name) for name in naming}
-    varying = [name for name, found in values.items() if len(found) > 1]
-    if "gpu" in varying and _follows(rows, "cluster", "gpu"):
-        varying = [name for name in varying if name != "cluster"]
-    if not varying and len(_values(rows, "global_batch_sequences")) > 1:
-        varying = _batch_if_it_varies_alone(rows)
-    naming["global_batch_sequences"] = "batch {:,}"
+    varying = _telling_apart(rows)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in varying), []).append(row)
     series = tuple(
-        _series([naming[n].format(v) for n, v in zip(varying, key, strict=True) if v], mine)
+        _series([_words(n, v) for n, v in zip(varying, key, strict=True) if v], mine)
         for key, mine in groups.items()
     )
-    common = {name: next(iter(found)) for name, found in values.items() if len(found) == 1}
-    words = [
-        naming[name].format(value)
-        for name, value in common.items()
-        if value is not None and name not in _NOT_IN_TITLE
+    return Sweep(", ".join(_common(rows)), series)
+
+
+def _common(rows: Sequence[Row]) -> list[str]:
+    """What all rows have in common, in words."""
+    found = {name: _values(rows, name) for name in _NAMING if name not in _NOT_IN_TITLE}
+    return [
+        _words(name, value)
+        for name, values in found.items()
+        if len(values) == 1 and (value := next(iter(values))) is not None
     ]
-    return Sweep(", ".join(words), series)
+
+
+def _words(name: str, value: Any) -> str:
+    return _NAMING[name].format(format_count(value) if name == "run_tokens" else value)
+
+
+def _telling_apart(rows: Sequence[Row]) -> list[str]:
+    """Columns that vary by themselves: not those that follow from the ones before, or from gpus."""
+    answered = [row for row in rows if row["status"] not in ("refused", "failed")]
+    kept: list[str] = []
+    for name in _NAMING:
+        known = [*kept, "gpus"] if name == "global_batch_sequences" else kept
+        if not _follows(answered, name, known):
+            kept.append(name)
+    return kept
 
 
 def _series(names: list[str], rows: list[Row]) -> Series:
@@ -116,15 +130,10 @@ def _values(rows: Sequence[Row], name: str) -> dict[Any, None]:
     return dict.fromkeys(row[name] for row in rows if row["status"] not in ("refused", "failed"))
 
 
-def _follows(rows: Sequence[Row], name: str, leader: str) -> bool:
-    """Whether ``name`` is the same wherever ``leader`` is."""
-    found: dict[Any, set[Any]] = {}
-    for row in rows:
-        found.setdefault(row[leader], set()).add(row[name])
-    return all(len(values) == 1 for values in found.values())
-
-
-def _batch_if_it_varies_alone(rows: Sequence[Row]) -> list[str]:
-    """The batch tells curves apart where the same GPU count has several."""
-    counts = [row["gpus"] for row in rows]
-    return ["global_batch_sequences"] if len(set(counts)) < len(counts) else []
+def _follows(rows: Sequence[Row], name: str, leaders: Sequence[str]) -> bool:
+    """Whether ``name`` is the same wherever all of ``leaders`` are."""
+    found: dict[tuple[Any, ...], Any] = {}
+    return all(
+        found.setdefault(tuple(row[leader] for leader in leaders), row[name]) == row[name]
+        for row in rows
+    )

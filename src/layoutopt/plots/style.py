@@ -71,15 +71,31 @@ def settings() -> AbstractContextManager[None]:
     return context
 
 
-def panels(number: int, *, wide: float = 7.2, high: float = 4.5) -> tuple[Any, list[Any]]:
-    """A figure with that many panels, at most three in a row, on the same scales."""
+def panels(
+    number: int,
+    *,
+    wide: float = 7.2,
+    high: float = 4.5,
+    same_across: bool = True,
+    same_up: bool = True,
+) -> tuple[Any, list[Any]]:
+    """A figure with that many panels, at most three in a row.
+
+    They have the same scale across, and up, unless ``same_across`` or ``same_up`` is False.
+    """
     from matplotlib import pyplot
 
     across = min(number, 3)
     down = -(-number // across)
-    size = (wide if across == 1 else 4.2 * across, high if down == 1 else 3.4 * down)
+    size = (wide if across == 1 else 4.4 * across, high if down == 1 else 0.8 * high * down)
     figure, axes = pyplot.subplots(
-        down, across, figsize=size, layout="constrained", sharex=True, sharey=True, squeeze=False
+        down,
+        across,
+        figsize=size,
+        layout="constrained",
+        sharex=same_across,
+        sharey=same_up,
+        squeeze=False,
     )
     every = list(axes.flat)
     for axis in every[number:]:
@@ -99,11 +115,21 @@ def gpu_axis(axis: Any, counts: Iterable[int]) -> None:
     axis.set_xlabel("GPUs")
 
 
+def label_up(axis: Any, text: str) -> None:
+    """The label of the axis up, at the panels of the first column alone."""
+    if axis.get_subplotspec().is_first_col():
+        axis.set_ylabel(text)
+
+
 def plain_numbers(axis: Any) -> None:
-    """1, 10, 100 on a logarithmic axis, not powers."""
+    """1, 2, 5, 10 on a logarithmic axis, not powers; more of them where it spans little."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 
-    axis.set_major_locator(LogLocator(base=10, subs=(1.0, 2.0, 5.0)))
+    low, high = axis.get_data_interval()
+    close = low > 0 and high / low < 12
+    axis.set_major_locator(
+        LogLocator(base=10, subs=(1, 1.5, 2, 3, 4, 5, 7) if close else (1, 2, 5))
+    )
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.6g}"))
     axis.set_minor_formatter(NullFormatter())
 
