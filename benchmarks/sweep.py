@@ -4,8 +4,8 @@
     python -m benchmarks.sweep points resume      some of them
     python -m benchmarks.sweep --record           also writes results/DATE_sweep.md
 
-Wall seconds are what a person waits on an idle machine; CPU seconds (of all processes together) tell
-how far the machine was busy with something else: on two free cores wall is about half of CPU.
+Wall seconds are what a person waits on an idle machine; CPU seconds (of all processes together)
+tell how far the machine was busy with something else: on two free cores wall is about half of CPU.
 """
 
 from __future__ import annotations
@@ -240,10 +240,12 @@ def circumstances(parts: Sequence[str]) -> list[str]:
 def main() -> None:
     """Prints the figures; with --record writes them too."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("parts", nargs="*", choices=list(PARTS), help="which figures")
+    parser.add_argument("parts", nargs="*", metavar="PART", help=", ".join(PARTS))
     parser.add_argument("--record", action="store_true", help="also write results/DATE_sweep.md")
     arguments = parser.parse_args()
     chosen = arguments.parts or list(PARTS)
+    if not set(chosen) <= set(PARTS):
+        parser.error(f"parts are {', '.join(PARTS)}")
     lines = circumstances(chosen)
     print("\n".join(lines), flush=True)
     for name in chosen:
