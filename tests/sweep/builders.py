@@ -31,6 +31,37 @@ def stand_in(tasks: Iterable[Task]) -> Iterator[tuple[str, Row]]:
         yield task.key, {**row, "status": "infeasible", "reason": "not looked for"}
 
 
+def priced(tasks: Iterable[Task]) -> Iterator[tuple[str, Row]]:
+    """Answers of a fixed layout instead of a search: rows with every figure.
+
+    tp and pp are those that are fixed, else 2; from 4,096 GPUs on nothing fits.
+    """
+    from layoutopt.costmodel.estimate import estimate
+    from layoutopt.costmodel.layout import Layout
+    from layoutopt.inputs.request import read_solve
+    from layoutopt.report.answer import Answer
+    from layoutopt.sweep.columns import answer_row
+
+    for task in tasks:
+        request = read_solve(task.options)
+        job, fix = request.job, request.question.fix
+        tp, pp = int(fix.get("tp", 2)), int(fix.get("pp", 2))
+        dp = job.gpus // (tp * pp)
+        layout = Layout(
+            tp=tp,
+            pp=pp,
+            dp=dp,
+            microbatches=job.training.global_batch // dp,
+            zero_stage=1,
+            recompute="full",
+            recompute_layers=3,
+        )
+        if job.gpus >= 4096:
+            yield task.key, answer_row(Answer("infeasible", request, None))
+        else:
+            yield task.key, answer_row(Answer("optimal", request, estimate(job, layout)))
+
+
 WALL = {"search_s"}
 """Columns that differ from run to run."""
 

@@ -15,26 +15,13 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import Layout
 from layoutopt.errors import InputError, ToolError
 from layoutopt.inputs.request import read_solve
-from layoutopt.report.answer import Answer
-from layoutopt.sweep.columns import RESULT, answer_row
+from layoutopt.sweep.columns import RESULT
 from layoutopt.sweep.condition import parse
 from layoutopt.sweep.export import export
 from layoutopt.sweep.nemo import NEMO_COLUMNS
 from layoutopt.sweep.store import EXPORTED, FILE, Store
 from layoutopt.sweep.sweep import run_sweep
-from tests.sweep.builders import spec_of
-
-
-def priced(tasks: Any) -> Any:
-    """Answers of a fixed layout instead of a search: rows with every figure."""
-    for task in tasks:
-        request = read_solve(task.options)
-        job = request.job
-        layout = Layout(
-            tp=2, pp=2, dp=job.gpus // 4, microbatches=job.training.global_batch * 4 // job.gpus,
-            zero_stage=1, recompute="full", recompute_layers=3,
-        )  # fmt: skip
-        yield task.key, answer_row(Answer("optimal", request, estimate(job, layout)))
+from tests.sweep.builders import priced, spec_of
 
 
 @pytest.fixture
