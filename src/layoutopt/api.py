@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from layoutopt.inputs.request import SolveRequest
     from layoutopt.optimizer.outcome import Outcome
     from layoutopt.optimizer.sensitivity import Worth
-    from layoutopt.report.answer import Answer, WhyNot
+    from layoutopt.report.answer import Answer, Best, WhyNot
     from layoutopt.report.simulation import SimulatedStep
     from layoutopt.report.simulation_run import SimulatedRun
     from layoutopt.validation import Validation
@@ -138,15 +138,24 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     """``estimate`` for options from anywhere; ``-`` reads ``stdin``."""
     from layoutopt.costmodel.estimate import estimate as price
     from layoutopt.inputs.request import read_estimate as read_request
+    from layoutopt.launchers.reading.asked import options_of_launch
     from layoutopt.report.answer import Answer
     from layoutopt.report.reading import read_estimate
     from layoutopt.report.sensitivity import batch_sentence
 
+    launched = options.get("from_launch") is not None
+    options, read = options_of_launch(options, stdin) if launched else (options, "")
     request = read_request(options, stdin)
     refuse_broken(request.job, request.layout)
     plan = price(request.job, request.layout)
     sentences = (*read_estimate(plan), batch_sentence(request.job, plan))
-    return Answer(status="given", request=request, plan=plan, explain=sentences)
+    return Answer(
+        status="given",
+        request=request,
+        plan=plan,
+        explain=(read, *sentences) if launched else sentences,
+        best=_best_beside(request.job, plan) if launched else None,
+    )
 
 
 def answer_simulate(
@@ -186,6 +195,21 @@ def _simulated_step(options: Mapping[str, Any], stdin: TextIO | None) -> Simulat
     if asked.plot:
         write_picture(step, asked.plot, f"{job.model.name}: {layout_line(layout)}")
     return SimulatedStep(asked, step, price(job, layout))
+
+
+def _best_beside(job: Job, given: Estimate) -> Best | None:
+    """The best layout of the same job, and what the given one loses on it, by part."""
+    from layoutopt.optimizer.question import Question
+    from layoutopt.optimizer.search import search
+    from layoutopt.report.answer import Best, by_part
+    from layoutopt.report.reading import compare
+
+    outcome = search(Question(job=job, top=0))
+    best = outcome.plan
+    if best is None:
+        return None
+    sentence = "It is the best." if best.layout == given.layout else compare(given, best)
+    return Best(best, outcome.status.value, by_part(given, best), sentence)
 
 
 def refuse_broken(job: Job, layout: Layout) -> None:

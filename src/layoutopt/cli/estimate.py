@@ -18,6 +18,11 @@ from layoutopt.cli.output import wants_color, write
     metavar="LAYOUT",
     help="tp=8,pp=16,...; or JSON, a .json file, or - for standard input.",
 )
+@text_option(
+    "--from-launch",
+    metavar="FILE",
+    help="Read the layout of a Megatron or torchtitan command, a DeepSpeed or accelerate file.",
+)
 @explain_option
 @json_option
 def command(as_json: bool, assumptions: bool, **options: Any) -> int:

@@ -19,6 +19,7 @@ COMMANDS = {
     "simulate": "layoutopt.cli.simulate",
     "plot": "layoutopt.cli.plot",
     "report": "layoutopt.cli.report",
+    "emit": "layoutopt.cli.emit",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

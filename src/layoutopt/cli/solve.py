@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from layoutopt.cli.options import explain_option, job_options, json_option, text_option
 from layoutopt.cli.output import wants_color, write
+from layoutopt.errors import InputError
+
+if TYPE_CHECKING:
+    from layoutopt.report.answer import Answer
 
 
 @click.command("solve", short_help="The best layout, with proof and explanation.")
@@ -26,9 +30,10 @@ from layoutopt.cli.output import wants_color, write
 @text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")
 @text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")
 @text_option("--workers", metavar="N", help="Threads of the search; the answer is the same. [2]")
+@text_option("--emit", metavar="FORMAT", help="The launch configuration instead of the table.")
 @explain_option
 @json_option
-def command(as_json: bool, assumptions: bool, **options: Any) -> int:
+def command(as_json: bool, assumptions: bool, emit: str | None, **options: Any) -> int:
     """The layout of a training run that takes the least time, with the solver's proof.
 
     \b
@@ -42,8 +47,11 @@ def command(as_json: bool, assumptions: bool, **options: Any) -> int:
 
     for name in ("fix", "limit"):
         options[name] = options[name] or None
+    launcher = _launcher(emit, as_json)
     answer = answer_solve(options, sys.stdin)
-    if as_json:
+    if launcher and answer.plan:
+        write(_launch(answer, launcher))
+    elif as_json:
         from layoutopt.report.guard import dumps
 
         write(dumps(answer.to_dict()))
@@ -52,3 +60,21 @@ def command(as_json: bool, assumptions: bool, **options: Any) -> int:
 
         write(as_table(answer, color=wants_color(), assumptions=assumptions))
     return answer.exit_code
+
+
+def _launcher(emit: str | None, as_json: bool) -> str | None:
+    """The format of --emit; refused before the search where it cannot be meant."""
+    if emit is None:
+        return None
+    from layoutopt.launchers import format_named
+
+    if as_json:
+        raise InputError("--emit and --json exclude each other", field="emit", value=emit)
+    return format_named(emit)
+
+
+def _launch(answer: Answer, launcher: str) -> str:
+    from layoutopt.launchers import emit
+    from layoutopt.launchers.plan import read_plan
+
+    return emit(read_plan(answer.to_dict()), launcher)

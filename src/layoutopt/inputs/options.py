@@ -74,6 +74,8 @@ class EstimateOptions(JobOptions, total=False):
     """What ``estimate`` takes besides."""
 
     layout: str | Mapping[str, Any] | Layout
+    from_launch: str | Path
+    """A launch script or configuration to read the layout from, instead of ``layout``."""
 
 
 class SimulateOptions(EstimateOptions, total=False):

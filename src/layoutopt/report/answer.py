@@ -31,6 +31,18 @@ class WhyNot:
 
 
 @dataclass(frozen=True)
+class Best:
+    """The best layout of the same job, beside a given one."""
+
+    estimate: Estimate
+    status: str
+    """optimal, or feasible where the search ran out of time."""
+    by_part_s: dict[str, float]
+    """Seconds of the given layout's step by part, minus the best one's."""
+    sentence: str
+
+
+@dataclass(frozen=True)
 class Answer:
     """What ``solve`` or ``estimate`` found. ``plan`` is None where no layout can be given."""
 
@@ -47,6 +59,8 @@ class Answer:
     """The front of wall time against cost over GPU counts; None: it was not asked for."""
     sensitivity: tuple[Worth, ...] | None = None
     """What a better machine would be worth; None: it was not asked for."""
+    best: Best | None = None
+    """Beside a launch that was read: the best layout of its job."""
 
     @property
     def layout(self) -> Layout | None:
@@ -109,8 +123,21 @@ class Answer:
             ]
         if self.why_not:
             entry["why_not"] = self._why_not_json(self.why_not)
+        if self.best:
+            entry["best"] = self._best_json(self.best)
         answer: dict[str, Any] = plain(entry)
         return answer
+
+    def _best_json(self, best: Best) -> dict[str, Any]:
+        estimate = best.estimate
+        return {
+            "status": best.status,
+            "layout": plan_json.layout_json(estimate.layout, self.request.job),
+            "step_time_s": estimate.step.time_s,
+            "wall_time_s": estimate.run.wall_time_s,
+            "by_part_s": best.by_part_s,
+            "sentence": best.sentence,
+        }
 
     def _why_not_json(self, why_not: WhyNot) -> dict[str, Any]:
         parts = plan_json.estimate_json(why_not.estimate, self.request.job)

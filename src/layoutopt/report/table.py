@@ -10,7 +10,7 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES, Estimate, Run
 from layoutopt.inputs.layout_text import stages_text
 from layoutopt.optimizer.outcome import SearchReport
-from layoutopt.report.answer import Answer, WhyNot
+from layoutopt.report.answer import Answer, Best, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
 from layoutopt.report.front import front_part, worth_part
 from layoutopt.report.misses import misses_part
@@ -32,7 +32,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
         items += misses_part(answer)
     items += front_part(answer) + worth_part(answer)
     items += _sentences("Why", answer.explain)
-    items += _why_not_part(answer.why_not) + _alternatives_part(answer)
+    items += _best_part(answer.best) + _why_not_part(answer.why_not) + _alternatives_part(answer)
     items += _filled_part(answer)
     if assumptions and answer.plan:
         items += _assumptions_part(answer.plan)
@@ -173,19 +173,36 @@ def _assumptions_part(plan: Estimate) -> list[RenderableType]:
     return ["", table(rows, ("Leans on", "assumption", "breaks with"))]
 
 
+def _best_part(best: Best | None) -> list[RenderableType]:
+    """The best layout of a launch's job, and the seconds that the launch loses, by part."""
+    if best is None:
+        return []
+    line = (
+        f"{layout_line(best.estimate.layout)}: {format_seconds(best.estimate.step.time_s)} a step"
+    )
+    return [
+        heading(f"Beside the best ({best.status})"),
+        table([("-", line), ("-", best.sentence)]),
+        *_by_part(best.by_part_s),
+    ]
+
+
 def _why_not_part(why_not: WhyNot | None) -> list[RenderableType]:
     if why_not is None:
         return []
     name = f" {layout_line(why_not.layout)}" if why_not.layout else ""
     items: list[RenderableType] = [heading(f"Why not{name}?"), table([("-", why_not.sentence)])]
-    if why_not.by_part_s:
-        rows = [
-            (PART_NAMES[part], f"{seconds:+.4g}")
-            for part, seconds in why_not.by_part_s.items()
-            if abs(seconds) > 0
-        ]
-        items.append(table(rows, ("against the best, by part", "seconds"), right=(1,)))
-    return items
+    return [*items, *_by_part(why_not.by_part_s or {})]
+
+
+def _by_part(by_part_s: dict[str, float]) -> list[RenderableType]:
+    """What a step takes more than the best one's, or less."""
+    rows = [
+        (PART_NAMES[part], f"{seconds:+.4g}")
+        for part, seconds in by_part_s.items()
+        if abs(seconds) > 0
+    ]
+    return [table(rows, ("against the best, by part", "seconds"), right=(1,))] if rows else []
 
 
 def _alternatives_part(answer: Answer) -> list[RenderableType]:

@@ -1,0 +1,110 @@
+"""Overrides for a Megatron Bridge recipe, as YAML for its training scripts' --config-file."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from layoutopt.launchers import megatron
+from layoutopt.launchers.keys import Keys
+from layoutopt.launchers.plan import Plan
+
+NAME = "megatron-bridge"
+_PRECISION = {
+    "bf16": "bf16_mixed",
+    "fp16": "fp16_mixed",
+    "fp8": "bf16_with_fp8_current_scaling_mixed",
+    "mxfp8": "bf16_with_mxfp8_mixed",
+    "nvfp4": "bf16_with_nvfp4_mixed",
+}
+
+
+def config(plan: Plan) -> str:
+    """The YAML file; raises RuleError for what Megatron, and so Bridge, cannot say."""
+    said = {flag[0]: flag[1:] for flag in megatron.flags(plan)}
+    keys, layout, training = Keys(plan, NAME), plan.layout, plan.training
+    if training.precision not in _PRECISION:
+        raise keys.cannot("precision", f"no recipe trains in {training.precision}", "bf16")
+    model: dict[str, Any] = {
+        "tensor_model_parallel_size": layout.tp,
+        "pipeline_model_parallel_size": layout.pp,
+        "virtual_pipeline_model_parallel_size": layout.vpp if layout.vpp > 1 else None,
+        "context_parallel_size": layout.cp,
+        "sequence_parallel": layout.sequence_parallel and layout.tp > 1,
+        "seq_length": training.seq_len,
+        **_pipeline(said),
+        **_recompute(said),
+    }
+    if layout.cp > 1:
+        model["cp_comm_type"] = said["--cp-comm-type"][0]
+    if plan.model.moe:
+        model["expert_model_parallel_size"] = layout.ep
+        model["expert_tensor_parallel_size"] = layout.etp
+    found = {
+        "model": model,
+        "dataset": {"sequence_length": training.seq_len},
+        "train": {
+            "micro_batch_size": layout.micro_batch,
+            "global_batch_size": training.global_batch,
+            "train_iters": training.steps,
+        },
+        "mixed_precision": _PRECISION[training.precision],
+        "ddp": _sharding(plan, said),
+        "comm_overlap": {"tp_comm_overlap": "--tp-comm-overlap" in said},
+        "dist": {"use_tp_pp_dp_mapping": "--use-tp-pp-dp-mapping" in said},
+    }
+    if plan.interval_steps:
+        found["checkpoint"] = _checkpoint(said)
+    head = f"# {plan.title()}; written by layoutopt.\n"
+    return head + yaml.safe_dump(found, sort_keys=False)
+
+
+def _pipeline(said: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "--pipeline-model-parallel-layout" in said:
+        found["pipeline_model_parallel_layout"] = said["--pipeline-model-parallel-layout"][0]
+    for part in ("embedding", "loss"):
+        if f"--account-for-{part}-in-pipeline-split" in said:
+            found[f"account_for_{part}_in_pipeline_split"] = True
+    return found
+
+
+def _recompute(said: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if "--recompute-granularity" in said:
+        found["recompute_granularity"] = said["--recompute-granularity"][0]
+    if "--recompute-modules" in said:
+        found["recompute_modules"] = list(said["--recompute-modules"])
+    if "--recompute-method" in said:
+        found["recompute_method"] = said["--recompute-method"][0]
+        found["recompute_num_layers"] = int(said["--recompute-num-layers"][0])
+    return found
+
+
+def _sharding(plan: Plan, said: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "use_distributed_optimizer": plan.layout.zero_stage >= 1,
+        "overlap_grad_reduce": "--overlap-grad-reduce" in said,
+        "overlap_param_gather": "--overlap-param-gather" in said,
+        "grad_reduce_in_fp32": "--grad-reduce-in-bf16" not in said,
+    }
+    if "--num-distributed-optimizer-instances" in said:
+        count = said["--num-distributed-optimizer-instances"][0]
+        found["num_distributed_optimizer_instances"] = int(count)
+    if "--use-megatron-fsdp" in said:
+        found["use_megatron_fsdp"] = True
+        strategy = said["--data-parallel-sharding-strategy"][0]
+        found["data_parallel_sharding_strategy"] = strategy
+    return found
+
+
+def _checkpoint(said: dict[str, tuple[str, ...]]) -> dict[str, Any]:
+    background = "--async-save" in said
+    return {
+        "save": said["--save"][0],
+        "save_interval": int(said["--save-interval"][0]),
+        "ckpt_format": said["--ckpt-format"][0],
+        "async_save": background,
+        "use_persistent_ckpt_worker": background,
+    }

@@ -1,0 +1,142 @@
+"""A plan as launchers need it: read back from the JSON of schema layoutopt.plan/1."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import Any, TextIO, cast
+
+from pydantic import ValidationError
+
+from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.model import Model
+from layoutopt.costmodel.software import Software, software
+from layoutopt.costmodel.stages import even_split
+from layoutopt.costmodel.training import Precision, Training
+from layoutopt.errors import InputError
+from layoutopt.inputs.layout_text import read_layout
+
+SCHEMA = "layoutopt.plan/1"
+MOST_BYTES = 2**24
+_COUNTED = ("parameters", "active_parameters")
+"""What a plan's ``architecture`` holds beside the model's own keys."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """One layout of one job, and what a launch needs beside it."""
+
+    model: Model
+    training: Training
+    software: Software
+    gpus: int
+    gpus_per_node: int
+    gpu: str
+    layout: Layout
+    interval_steps: int
+    """Optimizer steps between checkpoints."""
+    usd_per_gpu_hour: float | None = None
+
+    @property
+    def nodes(self) -> int:
+        """Servers of the job; the last one may be partly used."""
+        return -(-self.gpus // self.gpus_per_node)
+
+    @property
+    def gpus_a_node(self) -> int:
+        """GPUs that the job uses on each of its servers."""
+        return min(self.gpus, self.gpus_per_node)
+
+    @property
+    def stages(self) -> tuple[int, ...]:
+        """Layers of each pipeline stage."""
+        return self.layout.layers_per_stage or even_split(self.model.layers, self.layout.pp)
+
+    @property
+    def island(self) -> int:
+        """GPUs that exchange data inside every layer: tp x cp, and ep where experts are."""
+        layout = self.layout
+        inner = layout.tp * layout.cp
+        return max(inner, layout.ep * layout.etp) if self.model.moe else inner
+
+    def title(self) -> str:
+        """One line for people; never holds a line break, whatever the model is called."""
+        name = " ".join(self.model.name.split())
+        return f"{name} on {self.gpus:,} x {self.gpu}, {self.training.global_batch:,} sequences"
+
+
+def read_plan_text(source: str, stdin: TextIO | None) -> Plan:
+    """The plan in a file, or on standard input (``-``)."""
+    try:
+        if source == "-":
+            text = stdin.read(MOST_BYTES + 1) if stdin else ""
+        else:
+            with Path(source).open(encoding="utf-8") as file:
+                text = file.read(MOST_BYTES + 1)
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise _wrong(f"cannot read {source}: {reason}", source) from error
+    if not text.strip() or len(text) > MOST_BYTES:
+        size = "is empty" if not text.strip() else f"has more than {MOST_BYTES:,} characters"
+        raise _wrong(f"{source} {size}; layoutopt solve --json makes plans", source)
+    try:
+        value = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise _wrong(f"{source} is not JSON: {error}", source) from error
+    return read_plan(value, source)
+
+
+def read_plan(value: object, source: str = "plan") -> Plan:
+    """A Plan of a whole answer; raises InputError for what is none, or has no layout."""
+    if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
+        shown = value.get("schema") if isinstance(value, Mapping) else type(value).__name__
+        raise InputError(
+            f"{source} has schema {str(shown)[:60]!r}, not {SCHEMA!r}: solve --json makes plans",
+            field="schema",
+            value=str(shown)[:60],
+            nearest=(SCHEMA,),
+        )
+    if not isinstance(value.get("layout"), Mapping):
+        raise _wrong(
+            f"{source} has no layout: its status is {str(value.get('status'))[:40]}", source
+        )
+    try:
+        return _read(value)
+    except (KeyError, TypeError, ValueError, ValidationError) as error:
+        raise _wrong(
+            f"{source} is no whole plan of this version: {type(error).__name__}: "
+            f"{' '.join(str(error).split())[:200]}",
+            source,
+        ) from error
+
+
+def _read(answer: Mapping[str, Any]) -> Plan:
+    request, machine = answer["request"], answer["request"]["machine"]
+    shape = {k: v for k, v in request["architecture"].items() if k not in _COUNTED}
+    keys = read_layout(dict(answer["layout"]))
+    known = {item.name for item in fields(Layout)}
+    if keys.get("layers_per_stage") == even_split(int(shape["layers"]), keys["pp"]):
+        del keys["layers_per_stage"]  # None means even
+    training = Training(
+        seq_len=request["seq_len"],
+        global_batch=keys.get("global_batch") or request["global_batch"],
+        tokens=request["tokens"],
+        precision=cast("Precision", request["precision"]),
+    )
+    return Plan(
+        model=Model(**shape),
+        training=training,
+        software=software(request["framework"]),
+        gpus=int(keys.get("gpus") or request["gpus"]),
+        gpus_per_node=int(machine["gpus_per_node"]),
+        gpu=str(request["gpu"]),
+        layout=Layout(**{key: word for key, word in keys.items() if key in known}),
+        interval_steps=int((answer.get("checkpoint") or {}).get("interval_steps") or 0),
+        usd_per_gpu_hour=machine.get("usd_per_gpu_hour"),
+    )
+
+
+def _wrong(message: str, source: str) -> InputError:
+    return InputError(message, field="plan", value=source)
