@@ -153,7 +153,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A10",
-            "The allocator holds a fixed share more than tensors need.",
+            "The allocator caches a fixed share of what was freed, and gives it back before it fails "
+            "but for a fixed share that is split too finely to use.",
             breaks="allocations of changing size, such as unbalanced experts; a run has died with "
             "55 of 80 GiB allocated",
             checked_by="benchmarks/accuracy.py on measured peaks and out-of-memory runs",
@@ -163,7 +164,7 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A11",
-            "The driver's context, kernels and communication buffers take a fixed size.",
+            "The driver's context, kernels, workspaces and communication buffers take a fixed size.",
             breaks="hundreds of communicators in one process",
             checked_by="benchmarks/accuracy.py on out-of-memory runs",
         ),
@@ -182,8 +183,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A13",
-            "A norm that is written in a framework's own operators keeps its fp32 tensors for the "
-            "backward pass.",
+            "Norms and rotary embeddings that are written in a framework's own operators keep fp32 "
+            "tensors for the backward pass.",
             breaks="frameworks that compile norms into one kernel",
             checked_by="benchmarks/accuracy.py on measured peaks",
         ),
