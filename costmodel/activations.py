@@ -12,6 +12,7 @@ from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
 from layoutopt.costmodel.compute import dense_share
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
+from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.units import KIB
 
 
@@ -53,16 +54,8 @@ def activation_kib(
     return to_kib(kept)
 
 
-UNFUSED_NORM_BYTES = 6.5
-"""Extra bytes per element that a norm in the framework's own operators keeps for its backward pass:
-its fp32 input, and its normalised value in 16 bit or, half the time, in fp32 (A13; fitted)."""
-EAGER_ROTARY_BYTES = 4.0
-"""Extra bytes per element of queries and keys where rotary embedding is not one kernel: its fp32
-input (A13)."""
 MASK_BYTES = 2.0
 """Two one-byte masks a layer, per hidden element, of hidden dropout (Korthikanti 2022, table 2)."""
-EAGER_HIDDEN_BYTES = 3.0
-"""The same in stacks of unfused operators, with copies of the residual stream (A13; fitted)."""
 
 
 def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
@@ -75,7 +68,7 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     """
     model, narrow = job.model, machine(job).gemm_bytes
     kept = min(2.0, max(1.0, narrow))
-    norm = 2.0 + kept + (0.0 if fused_norm(job) else UNFUSED_NORM_BYTES)
+    norm = 2.0 + kept + (0.0 if fused_norm(job) else memory_fit(job).unfused_norm_bytes)
     hidden = 2 * norm * model.hidden / share
     attention = _attention_bytes_a_token(job, tp, kept)
     dropout = _dropout_bytes(job) * model.hidden / share
@@ -93,7 +86,7 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
 def _dropout_bytes(job: Job) -> float:
     """Bytes a hidden element that masks and copies take: none in the stacks of today."""
     if not job.software.fused_activation:
-        return EAGER_HIDDEN_BYTES
+        return memory_fit(job).eager_hidden_bytes
     return 0.0 if attention_kernel(job).startswith("flash") else MASK_BYTES
 
 
@@ -112,7 +105,7 @@ def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
     model = job.model
     again = kept if kept < 2 else 0.0
     if model.mla is None:
-        rotary = 0.0 if job.software.fused_activation else EAGER_ROTARY_BYTES
+        rotary = 0.0 if job.software.fused_activation else memory_fit(job).eager_rotary_bytes
         queries = (4.0 + again + rotary) * model.q_width + 4.0 * model.heads
         # With more tp ranks than key and value heads, a head has copies.
         keys = (4.0 + rotary) * model.kv_width / np.minimum(tp, model.kv_heads)

@@ -153,8 +153,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A10",
-            "The allocator caches a fixed share of what was freed, and gives it back before it fails "
-            "but for a fixed share that is split too finely to use.",
+            "The allocator caches a fixed share of what was freed, and gives it back before it "
+            "fails but for a fixed share that is split too finely to use.",
             breaks="allocations of changing size, such as unbalanced experts; a run has died with "
             "55 of 80 GiB allocated",
             checked_by="benchmarks/accuracy.py on measured peaks and out-of-memory runs",
@@ -164,7 +164,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A11",
-            "The driver's context, kernels, workspaces and communication buffers take a fixed size.",
+            "The driver's context, kernels, workspaces and communication buffers take a fixed "
+            "size.",
             breaks="hundreds of communicators in one process",
             checked_by="benchmarks/accuracy.py on out-of-memory runs",
         ),

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from layoutopt.costmodel.efficiency import Efficiency
 from layoutopt.costmodel.layout import PIPELINE_LAST
+from layoutopt.costmodel.memory_fit import MemoryFit
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.software import Software
 from layoutopt.costmodel.training import Training
@@ -23,5 +24,7 @@ class Job:
     gpus: int
     efficiency: Efficiency | None = None
     """A site's own figures; None: the shipped row of the GPU's architecture."""
+    memory_fit: MemoryFit | None = None
+    """Other figures of memory; None: the shipped ones."""
     axis_order: str = PIPELINE_LAST
     """Which ranks are neighbours; `estimate` takes the layout's (placement.ordered)."""

@@ -14,43 +14,43 @@ from layoutopt.costmodel import sharding
 from layoutopt.costmodel.activations import activation_kib, logits_kib, to_kib, working_kib
 from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.pipeline import layers_in_flight, recomputed_in_flight
 from layoutopt.costmodel.stages import Stages
-from layoutopt.units import GIB, KIB, MIB
-
-FRAGMENTED_PER_MILLE = 20
-"""Allocator reserve over allocated bytes where the device runs full and the allocator gives back
-what it caches: blocks that are split too finely to use (A10)."""
-CONTEXT_BYTES = GIB
-"""CUDA context, kernels and NCCL buffers outside the allocator (A11)."""
-WORKSPACE_BYTES = 96 * MIB
-"""Workspaces of cuBLAS and Transformer Engine inside the allocator (A11): what 120 small runs of
-Megatron's tests hold between steps beside their state."""
+from layoutopt.units import KIB
 
 
 def usable_bytes(job: Job) -> int:
     """Bytes that an allocator may reserve on the job's GPU."""
-    return job.cluster.gpu.memory_bytes - CONTEXT_BYTES
+    return job.cluster.gpu.memory_bytes - memory_fit(job).context_bytes
 
 
 def reserve_kib(job: Job, allocated_kib: Ints) -> Ints:
-    """What the allocator holds beyond ``allocated_kib``, rounded up.
-
-    It caches what was freed as long as there is room, and gives it back before it fails.
-    """
-    cached = _per_mille(allocated_kib, job.software.reserve_per_mille)
-    room = usable_bytes(job) // KIB - allocated_kib
-    return np.maximum(_per_mille(allocated_kib, FRAGMENTED_PER_MILLE), np.minimum(cached, room))
+    """What the allocator holds beyond ``allocated_kib``, rounded up."""
+    fit = memory_fit(job)
+    cached = fit.old_reserve_per_mille if job.software.old_allocator else fit.reserve_per_mille
+    usable = np.asarray(usable_bytes(job) // KIB)
+    return allocator_reserve(allocated_kib, usable, cached, fit.fragmented_per_mille)
 
 
-def _per_mille(kib: Ints, share: int) -> Ints:
+def allocator_reserve(
+    allocated_kib: Ints, usable_kib: Ints, cached: Ints | int, fragmented: int
+) -> Ints:
+    """The allocator caches ``cached`` per mille of what was freed as long as there is room, and
+    gives it back before it fails, down to ``fragmented`` per mille."""
+    most = np.minimum(_per_mille(allocated_kib, cached), usable_kib - allocated_kib)
+    held: Ints = np.maximum(_per_mille(allocated_kib, fragmented), most)
+    return held
+
+
+def _per_mille(kib: Ints, share: Ints | int) -> Ints:
     return -(-kib * share // 1000)
 
 
 def largest_allocation_kib(job: Job) -> int:
     """The most KiB that may be allocated: with its reserve it just fits."""
     usable = usable_bytes(job) // KIB
-    return usable * 1000 // (1000 + FRAGMENTED_PER_MILLE)
+    return usable * 1000 // (1000 + memory_fit(job).fragmented_per_mille)
 
 
 @dataclass(frozen=True)
@@ -157,7 +157,7 @@ def _sharding_buffers(
     scattered = (zero_stage >= 2) & (size > 1)
     whole = np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0)
     buckets = np.where((zero_stage >= 1) & (size > 1), job.software.bucket_bytes, 0)
-    return to_kib(whole + buckets + WORKSPACE_BYTES)
+    return to_kib(whole + buckets + memory_fit(job).workspace_bytes)
 
 
 @dataclass(frozen=True)

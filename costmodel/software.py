@@ -51,9 +51,8 @@ class Software(Frozen):
     keeps_whole_gradients: bool = False
     """With a pipeline, ZeRO-3 reduces gradients once a step and holds a stage's whole until then
     (FSDP2 under torch.distributed.pipelining)."""
-    reserve_per_mille: int = 50
-    """What the allocator caches beyond what tensors hold, as long as there is room: measured runs
-    show 3 to 9% (A10), more before PyTorch 2."""
+    old_allocator: bool = False
+    """PyTorch before 2, whose allocator caches more of what was freed (A10)."""
     bucket_bytes: int = 0
     """Communication buffers of the sharded optimizer inside the allocator."""
     keeps_logits: bool = False

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.memory import CONTEXT_BYTES
+from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.optimizer import ways
 from layoutopt.optimizer.outcome import Change, Miss
@@ -97,7 +97,7 @@ def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
     yield from ways.freed(question, lambda best: True)
     yield from ways.sharding_framework(question)
     yield from ways.shorter_sequence(question)
-    needed = nearest.memory.worst.reserved + CONTEXT_BYTES
+    needed = nearest.memory.worst.reserved + memory_fit(question.job).context_bytes
     larger = list(ways.larger_gpu(question, needed))
     yield from larger
     if not larger:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from layoutopt.costmodel.axes import axes_of
 from layoutopt.costmodel.estimate import allocated_kib, step_seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.memory import CONTEXT_BYTES, FRAGMENTED_PER_MILLE
+from layoutopt.costmodel.memory_fit import shipped
 from layoutopt.costmodel.model import Model, Moe
 from layoutopt.costmodel.software import software
 from layoutopt.costmodel.training import Training
@@ -181,7 +181,9 @@ def _with_memory(question: Question, share: float) -> Question:
     need = allocated_kib(job, axes)
     least, fastest = int(need.min()), int(need[step_seconds(job, axes).argmin()])
     room = least * (1 + min(share, 0.0)) + max(share, 0.0) * (fastest - least)
-    usable = math.ceil(room * (1000 + FRAGMENTED_PER_MILLE) / 1000) + 1
-    gpu = job.cluster.gpu.model_copy(update={"memory_bytes": CONTEXT_BYTES + usable * KIB})
+    usable = math.ceil(room * (1000 + shipped().fragmented_per_mille) / 1000) + 1
+    gpu = job.cluster.gpu.model_copy(
+        update={"memory_bytes": shipped().context_bytes + usable * KIB}
+    )
     cluster = job.cluster.model_copy(update={"gpu": gpu})
     return replace(question, job=replace(job, cluster=cluster))

@@ -14,6 +14,7 @@ from layoutopt.costmodel.axes import axes_of
 from layoutopt.costmodel.counts import count, matmul_flops_per_token_forward
 from layoutopt.costmodel.estimate import allocated_kib, estimate, step_seconds
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.memory_fit import shipped
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.costmodel.software import software
@@ -114,12 +115,12 @@ def test_a_given_split_is_priced_as_given() -> None:
 def test_memory_is_that_of_the_datasheet_less_the_context() -> None:
     got = estimate(job(), LAYOUT).memory
     assert got.capacity_bytes == 80 * 2**30
-    assert got.usable_bytes == 80 * 2**30 - memory.CONTEXT_BYTES
+    assert got.usable_bytes == 80 * 2**30 - shipped().context_bytes
     assert got.fits
 
 
 def test_a_layout_that_does_not_fit_is_priced_all_the_same() -> None:
-    gpu = CLUSTER.gpu.model_copy(update={"memory_bytes": memory.CONTEXT_BYTES + 2**20})
+    gpu = CLUSTER.gpu.model_copy(update={"memory_bytes": shipped().context_bytes + 2**20})
     got = estimate(job(cluster=CLUSTER.model_copy(update={"gpu": gpu})), LAYOUT)
     assert not got.memory.fits
     assert got.step.time_s > 0

@@ -14,6 +14,7 @@ from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, axes_of
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.memory_fit import shipped
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.stages import given_stages, stages_of
 from layoutopt.costmodel.training import Precision
@@ -114,7 +115,7 @@ def test_tensor_and_pipeline_stages_add_up_to_the_model() -> None:
 
 # Sharding buffers
 
-WORKSPACE = memory.WORKSPACE_BYTES // KIB
+WORKSPACE = shipped().workspace_bytes // KIB
 """Whole KiB, on every stage."""
 
 
@@ -229,7 +230,7 @@ def test_the_per_operator_list() -> None:
 
 def test_unfused_norms_keep_their_fp32_tensors() -> None:
     extra = saved(thousand(fused_norm=False)) - saved(thousand())
-    assert extra == 2 * activations.UNFUSED_NORM_BYTES * 64
+    assert extra == 2 * shipped().unfused_norm_bytes * 64
 
 
 def test_recomputing_needs_what_it_recomputes() -> None:
@@ -392,7 +393,7 @@ def test_the_allocator_gives_its_cache_back_before_it_fails(allocated: int) -> N
 @given(st.integers(0, 10**12))
 def test_what_fits_is_one_integer_comparison(usable: int) -> None:
     """allocated + reserve <= usable exactly where allocated <= largest_allocation_kib."""
-    gpu = CLUSTER.gpu.model_copy(update={"memory_bytes": usable + memory.CONTEXT_BYTES})
+    gpu = CLUSTER.gpu.model_copy(update={"memory_bytes": usable + shipped().context_bytes})
     asked = job(cluster=CLUSTER.model_copy(update={"gpu": gpu}))
     largest = memory.largest_allocation_kib(asked)
     for allocated, fits in ((largest, True), (largest + 1, False)):
@@ -401,7 +402,7 @@ def test_what_fits_is_one_integer_comparison(usable: int) -> None:
 
 
 def test_usable_memory_leaves_the_context_out() -> None:
-    assert memory.usable_bytes(job()) == 80 * GIB - memory.CONTEXT_BYTES
+    assert memory.usable_bytes(job()) == 80 * GIB - shipped().context_bytes
 
 
 @given(layouts(), st.sampled_from([SMALL, EXPERTS, LATENT]))

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from layoutopt.costmodel.defaults import default_layout_values, likely_chunks
+from layoutopt.costmodel.estimate import memory_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.software import Software, software
@@ -163,6 +164,45 @@ def test_memory_of_the_last_rank_is_noticed(tmp_path: Path) -> None:
 )
 def test_schedules_by_their_published_names(tmp_path: Path, given: str, taken: str) -> None:
     assert case(tmp_path, layout={"schedule": given}).layout.schedule == taken
+
+
+@pytest.mark.parametrize(
+    ("notes", "taken"),
+    [
+        ("attention backend: unfused; implementation: transformer_engine", "fused_softmax"),
+        ("implementation: local", "fused_softmax"),
+        ("attention backend: flash; implementation: transformer_engine", None),
+        ("implementation: transformer_engine", None),
+    ],
+)
+def test_notes_on_megatrons_attention(tmp_path: Path, notes: str, taken: str | None) -> None:
+    """Its unfused backend and its local layers keep scores; a field of the record comes first."""
+    entry = row()
+    entry["notes"] = notes
+    assert case_of(record(tmp_path, entry)).job.training.attention_kernel == taken
+    entry["layout"]["flash_attention"] = True
+    assert case_of(record(tmp_path, entry)).job.training.attention_kernel is None
+
+
+def test_prediction_layers_in_the_notes(tmp_path: Path) -> None:
+    entry = row()
+    entry["notes"] = "expert TP: 1; MTP layers: 2"
+    assert case_of(record(tmp_path, entry)).job.model.mtp_layers == 2
+    assert case(tmp_path).job.model.mtp_layers == 0
+
+
+def test_recompute_that_is_not_said_is_the_least_that_fits(tmp_path: Path) -> None:
+    """The framework's usual one where that fits; what the record says is taken as it stands."""
+    usual = case(tmp_path, layout={"recompute": None})
+    assert usual.layout.recompute == "none"
+    tight = {"recompute": None, "tp": 1, "pp": 1, "dp": 8}
+    longer = {"seq_len": 16_384}
+    forced = case(tmp_path, layout=tight, training=longer)
+    assert forced.layout.recompute == "full"
+    assert memory_of(forced.job, forced.layout).fits
+    assert any("the least of it with which the run fits" in word for word in forced.filled)
+    said = case(tmp_path, layout={**tight, "recompute": "none"}, training=longer)
+    assert said.layout.recompute == "none"
 
 
 def test_an_unknown_schedule_is_not_scored(tmp_path: Path) -> None:

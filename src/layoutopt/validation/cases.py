@@ -58,6 +58,7 @@ _INTERLEAVED_NOTE = re.compile(r"\binterleaved pipeline\b", re.IGNORECASE)
 _ATTENTION_NOTE = re.compile(
     r"\battention backend: (?P<backend>unfused|flash|fused)\b|\bimplementation: (?P<local>local)\b"
 )
+_PREDICTION_NOTE = re.compile(r"\bMTP layers: (\d)")
 _LAST_RANK_NOTE = re.compile(r"memory of the rank that writes the log \(the last one\)")
 
 
@@ -130,6 +131,9 @@ def _model(record: Record, filled: list[str]) -> Model:
     if model is None:
         raise Incomplete("; ".join(words) or "model shape not given")
     filled.extend(f"model: {word}" for word in words)
+    note = _PREDICTION_NOTE.search(record.notes)
+    if note and not model.mtp_layers:
+        return model.model_copy(update={"mtp_layers": int(note[1])})
     return model
 
 
