@@ -167,6 +167,7 @@ def sync_seconds(
     reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
     gather = collectives.all_gather(sharded, 2.0 * once, pieces)
+    gather = gather + software.owner_s * np.where(sharded.size > 1, sharded.size, 0)
     if shard is not None:
         replicas = placement.shard_groups(job, size // shard, shard, tp, pp)
         across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
