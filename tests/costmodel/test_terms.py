@@ -372,7 +372,7 @@ def test_owners_of_whole_tensors_broadcast_them_in_turn() -> None:
 def test_a_slow_reduction_slows_no_message() -> None:
     """comm_factor is of data-parallel traffic."""
     slow = job(software=soft(comm_factor=4.0))
-    held = 12 * (LAYER / 8 + 128) + 2 * TABLE / 8 + 64
+    held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
     assert sync(slow, 1)[0] == pytest.approx(70e-6 + 4 * 7 / 8 * 4 * held / 10e9)
     axes = (one(4), one(1), one(2), one(1))
     assert terms.message_seconds(slow, *axes) == terms.message_seconds(job(), *axes)
