@@ -10,6 +10,7 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
 from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
+from layoutopt.costmodel.pool_rules import broken_pool_rules
 from layoutopt.costmodel.stages import even_split
 
 
@@ -82,6 +83,7 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     found += _experts_and_sharding(job, layout)
     found += framework_broken(job, layout)
     found += _order(job, layout)
+    found += [Broken(*one) for one in broken_pool_rules(job, layout)]
     return found
 
 

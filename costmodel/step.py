@@ -223,6 +223,12 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     The reduction hides behind the stage's last backward passes, the gather behind its first
     forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
+    seconds, optimizer = held_once(job, axes, stages, mixed)
+    return seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp), optimizer
+
+
+def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
+    """The same without the sum of a shared table: what the first listed stage holds costs it."""
     first_layers = stages.layers[..., 0]
     sync = sharding.sync_seconds(
         job,
@@ -234,7 +240,8 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
         group=axes.group,
         ep=axes.ep,
         etp=axes.etp,
-        head=axes.v_shape,
+        first=stages.first[..., 0],
+        head=axes.v_shape | stages.last[..., 0],
         cp=axes.cp,
     )
     software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
@@ -249,7 +256,6 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     forward = window(lambda kind: kind.terms.forward)
     seconds = exposed(sync.reduce, backward, software.overlap_grad_reduce)
     seconds = seconds + exposed(sync.gather, forward, software.overlap_param_gather)
-    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     optimizer = sharding.optimizer_seconds(
         job,
         axes.tp,
@@ -259,6 +265,7 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
         shard=axes.shard_degree,
         ep=axes.ep,
         etp=axes.etp,
-        head=axes.v_shape,
+        first=stages.first[..., 0],
+        head=axes.v_shape | stages.last[..., 0],
     )
     return seconds, optimizer

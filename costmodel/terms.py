@@ -216,7 +216,14 @@ def message_seconds(
     scatters and gathers, each tp rank sends its own share (Narayanan 2021, section 4.1).
     """
     link = placement.boundary(job, tp, cp, pp)
-    share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
-    size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
+    size = message_bytes(job, tp, cp, micro_batch, sp=sp)
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
     return np.where(np.asarray(pp) > 1, both, 0.0)
+
+
+def message_bytes(
+    job: Job, tp: Ints, cp: Ints, micro_batch: Ints, *, sp: Flags | bool = True
+) -> Array:
+    """What one GPU sends to the next stage for one microbatch: its share of the hidden state."""
+    share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
+    return 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
