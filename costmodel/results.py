@@ -49,10 +49,6 @@ class StageMemory:
     buffers: int
     reserve: int
     peak_moment: str
-    pool: str | None = None
-    """The pool that the stage stands on, on a cluster of several."""
-    usable_bytes: int | None = None
-    """Of that pool's GPUs; None: as Memory says."""
 
     @property
     def allocated(self) -> int:
@@ -83,13 +79,8 @@ class Memory:
 
     @property
     def worst(self) -> StageMemory:
-        """The stage that holds, and so reserves, most of what its GPU has."""
-
-        def share(stage: StageMemory) -> float:
-            # Without pools all stages have one GPU, and the bytes themselves decide.
-            return stage.allocated / (stage.usable_bytes or 1)
-
-        return max(self.stages, key=share)
+        """The stage that holds, and so reserves, most."""
+        return max(self.stages, key=lambda stage: stage.allocated)
 
 
 @dataclass(frozen=True)

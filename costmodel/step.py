@@ -223,12 +223,6 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     The reduction hides behind the stage's last backward passes, the gather behind its first
     forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
-    seconds, optimizer = held_once(job, axes, stages, mixed)
-    return seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp), optimizer
-
-
-def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
-    """The same without the sum of a shared table: what the first listed stage holds costs it."""
     first_layers = stages.layers[..., 0]
     sync = sharding.sync_seconds(
         job,
@@ -240,8 +234,7 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
         group=axes.group,
         ep=axes.ep,
         etp=axes.etp,
-        first=stages.first[..., 0],
-        head=axes.v_shape | stages.last[..., 0],
+        head=axes.v_shape,
         cp=axes.cp,
     )
     software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
@@ -256,6 +249,7 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
     forward = window(lambda kind: kind.terms.forward)
     seconds = exposed(sync.reduce, backward, software.overlap_grad_reduce)
     seconds = seconds + exposed(sync.gather, forward, software.overlap_param_gather)
+    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     optimizer = sharding.optimizer_seconds(
         job,
         axes.tp,
@@ -265,7 +259,6 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
         shard=axes.shard_degree,
         ep=axes.ep,
         etp=axes.etp,
-        first=stages.first[..., 0],
-        head=axes.v_shape | stages.last[..., 0],
+        head=axes.v_shape,
     )
     return seconds, optimizer

@@ -50,7 +50,7 @@ def defaults() -> Defaults:
 
 
 def read_storage(fields: Fields, write_per_node: float | None = None) -> Storage:
-    """``write``, ``write_per_node`` (else the argument's), ``read``."""
+    """``write``, ``write_per_node`` (else the argument's), ``read``, ``host``."""
     per_node = fields.figure(
         "write_per_node", reading.NODE_STORAGE, required=write_per_node is None
     )
@@ -59,6 +59,7 @@ def read_storage(fields: Fields, write_per_node: float | None = None) -> Storage
             "write_bytes_per_s": fields.figure("write", reading.STORAGE, required=True),
             "write_bytes_per_s_per_node": per_node or write_per_node,
             "read_bytes_per_s": fields.figure("read", reading.STORAGE),
+            "host_bytes_per_s_per_gpu": fields.figure("host", reading.HOST_COPY),
         }
     )
     fields.done()

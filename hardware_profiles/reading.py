@@ -270,6 +270,7 @@ PEER = Kind("bytes/s", "per GPU, one direction, to one peer", MEMORY_BANDWIDTH.r
 ADAPTER = Kind("bytes/s", "per GPU, one direction", MEMORY_BANDWIDTH.read)
 NODE_ADAPTERS = Kind("bytes/s", "per node, one direction", MEMORY_BANDWIDTH.read)
 STORAGE = Kind("bytes/s", "all nodes together", MEMORY_BANDWIDTH.read)
+HOST_COPY = Kind("bytes/s", "per GPU, to its host's memory", MEMORY_BANDWIDTH.read)
 NODE_STORAGE = Kind("bytes/s", "per node", MEMORY_BANDWIDTH.read)
 FLOPS = Kind("FLOP/s", "per GPU, dense", _with_unit(units.parse_flops))
 MEASURED_FLOPS = Kind("FLOP/s", "per GPU, measured", FLOPS.read)

@@ -111,6 +111,8 @@ class Storage(Frozen):
     """All nodes together."""
     write_bytes_per_s_per_node: Positive
     read_bytes_per_s: Positive | None = None
+    host_bytes_per_s_per_gpu: Positive | None = None
+    """Copy of a GPU's memory to its host's; None: the usual link (costmodel.checkpoint_plan)."""
 
 
 class Filled(Frozen):
@@ -141,17 +143,6 @@ class Cluster(Frozen):
     source: str | None = None
     filled: tuple[Filled, ...] = ()
     """Defaults that were taken, in the order of the fields."""
-    pools: tuple[Cluster, ...] = ()
-    """Parts with a GPU type each; the fields above are then those of the first one."""
-    pool_link: Level | None = None
-    """Between pools, per GPU; where there are several."""
-
-    @property
-    def all_gpus(self) -> int | None:
-        """GPUs of all nodes, of all pools; None where there are as many as are asked for."""
-        if self.pools:
-            return sum(pool.all_gpus or 0 for pool in self.pools)
-        return None if self.nodes is None else self.nodes * self.gpus_per_node
 
 
 class Figure(Frozen):

@@ -21,7 +21,6 @@ from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
-from layoutopt.optimizer.pools import search_pools
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space
@@ -36,8 +35,6 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     or the budget, is an Outcome.
     """
     budget = budget or Budget()
-    if question.job.cluster.pools:
-        return search_pools(question, budget)
     began = time.monotonic()
     space = orders.first_space(question)
     if space is None:

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from typing import Unpack
 
     from layoutopt.calibration import Site
+    from layoutopt.costmodel.elastic import Degraded
     from layoutopt.costmodel.job import Job
     from layoutopt.costmodel.layout import Layout
     from layoutopt.costmodel.results import Estimate
@@ -111,7 +112,17 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         why_not=_why_not(request, plan),
         pareto=outcome.pareto if request.question.pareto else None,
         sensitivity=_sensitivity(request, plan),
+        degraded=_degraded(options, request.job, plan),
     )
+
+
+def _degraded(options: Mapping[str, Any], job: Job, plan: Estimate | None) -> Degraded | None:
+    """What to restart with on fewer nodes, where that was asked for and there is a plan."""
+    from layoutopt.costmodel.elastic import degraded
+    from layoutopt.inputs.failures import read_degraded
+
+    lost = read_degraded(options, job)
+    return degraded(job, plan, lost) if lost and plan else None
 
 
 def _sensitivity(request: SolveRequest, plan: Estimate | None) -> tuple[Worth, ...] | None:
@@ -155,6 +166,7 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         plan=plan,
         explain=(read, *sentences) if launched else sentences,
         best=_best_beside(request.job, plan) if launched else None,
+        degraded=_degraded(options, request.job, plan),
     )
 
 

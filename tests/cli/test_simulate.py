@@ -176,3 +176,16 @@ def test_a_cluster_file_says_how_it_recovers(run: Run, tmp_path: Path) -> None:
     usual = run("estimate", "--model", "8B", "--gpus", "512", "--layout", "tp=2", "--json").json
     mine = run("estimate", *job, "--json").json
     assert mine["run"]["overhead_s"]["restart"] < usual["run"]["overhead_s"]["restart"]
+
+
+def test_estimate_plans_checkpoints_and_restarts_on_fewer_nodes(run: Run) -> None:
+    job = ("estimate", "--model", "8B", "--gpus", "512", "--layout", "tp=2", "--degraded", "2")
+    answer = run(*job, "--json").json
+    check(answer, "plan")
+    assert answer["degraded"]["gpus_left"] == 496
+    assert answer["degraded"]["smaller_batch"]["layout"]["dp"] == 248
+    assert [tier["kind"] for tier in answer["checkpoint"]["tiers"]] == ["host", "peer", "shared"]
+    table = " ".join(run(*job).out.split())
+    for words in ("Failures and checkpoints", "spare nodes are worth holding", "2 nodes gone"):
+        assert words in table
+    assert run(*job[:-1], "64").code == 2

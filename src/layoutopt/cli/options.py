@@ -71,6 +71,7 @@ job_options = stack(
     calibration_option,
     text_option("--mtbf", metavar="TIME", help="Mean time between failures of the job: 3.1h."),
     text_option("--failure-rate", metavar="R", help="Failures per 1,000 node-days, instead."),
+    text_option("--degraded", metavar="N", help="What to restart with when N nodes are gone."),
 )
 
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")

@@ -1,4 +1,5 @@
-"""`--mtbf` and `--failure-rate`: how often the job fails, instead of what its cluster says."""
+"""`--mtbf` and `--failure-rate`: how often the job fails, instead of what its cluster says; and
+`--degraded`: nodes that are gone."""
 
 from __future__ import annotations
 
@@ -6,10 +7,11 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from layoutopt.costmodel.job import Job
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.filled import Notebook
-from layoutopt.inputs.numbers import read_seconds
+from layoutopt.inputs.numbers import read_count, read_seconds
 from layoutopt.units import DAY, HOUR
 
 MOST_RATE = 1e6
@@ -39,6 +41,15 @@ def with_failures(
         entry for entry in notebook.filled if entry.option != "cluster.failures_per_gpu_hour"
     ]
     return cluster.model_copy(update={"failures_per_gpu_hour": per_gpu_hour})
+
+
+def read_degraded(options: Mapping[str, Any], job: Job) -> int | None:
+    """Nodes that are gone; None where nobody asks."""
+    value = options.get("degraded")
+    if value is None:
+        return None
+    nodes = -(-job.gpus // job.cluster.gpus_per_node)
+    return read_count(value, "degraded", least=1, most=max(1, nodes - 1))
 
 
 def read_rate(value: object) -> float:

@@ -42,6 +42,8 @@ class JobOptions(TypedDict, total=False):
     """Mean time between failures of the whole job: seconds, or text with a unit (``"3.1h"``)."""
     failure_rate: Number
     """Failures per 1,000 node-days; instead of ``mtbf`` and of the cluster's own rate."""
+    degraded: Number
+    """Nodes that are gone: the answer says what to restart with."""
 
 
 class SolveOptions(JobOptions, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from layoutopt.costmodel.elastic import Degraded
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Checkpoint, Estimate, Memory, Run, StepTime
 from layoutopt.inputs.request import Request
@@ -12,6 +13,7 @@ from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
 from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.report import plan_json
 from layoutopt.report.guard import plain
+from layoutopt.report.saving import degraded_json
 from layoutopt.report.uncertainty import uncertainty
 
 SCHEMA = "layoutopt.plan/1"
@@ -61,6 +63,8 @@ class Answer:
     """What a better machine would be worth; None: it was not asked for."""
     best: Best | None = None
     """Beside a launch that was read: the best layout of its job."""
+    degraded: Degraded | None = None
+    """What to restart with on fewer nodes; None: it was not asked for."""
 
     @property
     def layout(self) -> Layout | None:
@@ -112,6 +116,7 @@ class Answer:
             "explain": self.explain,
             "alternatives": [plan_json.alternative_json(one, job) for one in self.alternatives],
             "misses": [plan_json.miss_json(miss, job) for miss in self.misses],
+            "degraded": degraded_json(job, self.degraded),
             "assumptions": self.plan.assumptions if self.plan else (),
             "warnings": self.warnings,
         }

@@ -16,6 +16,7 @@ from layoutopt.report.front import front_part, worth_part
 from layoutopt.report.misses import misses_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
+from layoutopt.report.saving import checkpoint_rows, degraded_rows
 from layoutopt.report.uncertainty import uncertainty
 from layoutopt.units import DAY, format_bytes, format_count, format_seconds
 
@@ -28,6 +29,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
     items: list[RenderableType] = [table(_first_lines(answer))]
     if answer.plan:
         items += _seconds_part(answer.plan) + _memory_part(answer.plan)
+        items += _failures_part(answer, answer.plan)
     if answer.misses:
         items += misses_part(answer)
     items += front_part(answer) + worth_part(answer)
@@ -51,12 +53,10 @@ def _job_line(answer: Answer) -> str:
     job = answer.request.job
     counts, training = count(job.model), job.training
     active = f" ({format_count(counts.active)} active)" if counts.active < counts.total else ""
-    machines = " + ".join(f"{pool.all_gpus:,} x {pool.gpu.name}" for pool in job.cluster.pools)
-    on = machines or f"{job.gpus:,} x {job.cluster.gpu.name}"
     return (
-        f"{job.model.name}, {format_count(counts.total)} parameters{active}, on {on}; "
-        f"{training.global_batch:,} sequences of {training.seq_len:,} tokens a step, "
-        f"{training.precision}"
+        f"{job.model.name}, {format_count(counts.total)} parameters{active}, on {job.gpus:,} x "
+        f"{job.cluster.gpu.name}; {training.global_batch:,} sequences of {training.seq_len:,} "
+        f"tokens a step, {training.precision}"
     )
 
 
@@ -159,6 +159,11 @@ def _memory_part(plan: Estimate) -> list[RenderableType]:
     ]
     title = f"Memory of stage {worst.stage} ({worst.layers} layers)"
     return ["", table(rows, (title, "GiB", "of usable", ""), right=(1, 2))]
+
+
+def _failures_part(answer: Answer, plan: Estimate) -> list[RenderableType]:
+    rows = checkpoint_rows(answer.request.job, plan) + degraded_rows(plan, answer.degraded)
+    return [heading("Failures and checkpoints"), table(rows)] if rows else []
 
 
 def _sentences(title: str, sentences: tuple[str, ...]) -> list[RenderableType]:
