@@ -20,7 +20,7 @@ NONE, SELECTIVE, FULL = range(len(RECOMPUTE))
 ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE, ZERO_BUBBLE_2P = range(5)
 """Integer codes of the schedule in arrays; interleaving is vpp > 1."""
 
-_SCHEDULES = {
+SCHEDULES = {
     "1f1b": ONE_F_ONE_B,
     "interleaved": ONE_F_ONE_B,
     "gpipe": GPIPE,
@@ -28,6 +28,7 @@ _SCHEDULES = {
     "zb-2p": ZERO_BUBBLE_2P,
     "zbv": V_SHAPE,
 }
+"""Words of Layout.schedule as codes."""
 
 
 def ints(values: object) -> Ints:
@@ -98,7 +99,7 @@ def axes_of(layouts: Sequence[Layout]) -> Axes:
         zero_stage=column("zero_stage"),
         recompute=ints([RECOMPUTE.index(layout.recompute) for layout in layouts]),
         sequence_parallel=np.array([layout.sequence_parallel for layout in layouts]),
-        schedule=ints([_SCHEDULES[layout.schedule] for layout in layouts]),
+        schedule=ints([SCHEDULES[layout.schedule] for layout in layouts]),
         shard_degree=ints([layout.shard_degree or layout.dp * layout.cp for layout in layouts]),
         reshard=np.array([layout.reshard for layout in layouts]),
         cp_kind=layouts[0].cp_kind,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 Recompute = Literal["none", "selective", "full"]
+Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 """In the order of the integer codes that arrays of layouts use: 0, 1, 2."""
 
@@ -41,7 +42,7 @@ class Layout:
     recompute_layers: int | tuple[int, ...] | None = None
     sequence_parallel: bool = True
     cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
-    schedule: Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"] = "1f1b"
+    schedule: Schedule = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
     axis_order: str = PIPELINE_LAST
 

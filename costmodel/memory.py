@@ -213,24 +213,26 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     )
 
 
+def layer_kib(job: Job, axes: Axes) -> tuple[Ints, Ints]:
+    """One layer of each layout: saved activations of a microbatch, and what its backward pass
+    needs beside them."""
+    layer_axes = (axes.tp, axes.cp, axes.ep, axes.micro_batch, axes.recompute)
+    etp, sp = axes.etp, axes.sequence_parallel
+    saved = activation_kib(job, *layer_axes, etp=etp, sp=sp)
+    return saved, working_kib(job, *layer_axes, etp=etp, sp=sp)
+
+
 def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[Ints, Ints]:
     """Saved activations of each stage and what one layer's backward pass needs beside them.
 
     Where only some layers of a stage recompute, the worse of both kinds sets the latter.
     """
-
-    def one(recompute: Ints) -> tuple[Ints, Ints]:
-        layer_axes = (axes.tp, axes.cp, axes.ep, axes.micro_batch, recompute)
-        etp, sp = axes.etp, axes.sequence_parallel
-        saved = activation_kib(job, *layer_axes, etp=etp, sp=sp)
-        working = working_kib(job, *layer_axes, etp=etp, sp=sp)
-        return saved[..., None], working[..., None]
-
     how = (axes.pp, axes.interleaved, axes.microbatches, axes.schedule)
-    saved, working = one(axes.recompute)
+    saved, working = (part[..., None] for part in layer_kib(job, axes))
     if stages.recomputed is None:
         return layers_in_flight(stages, *how) * saved, working
-    saved_whole, working_whole = one(np.full_like(axes.recompute, NONE))
+    plain = replace(axes, recompute=np.full_like(axes.recompute, NONE))
+    saved_whole, working_whole = (part[..., None] for part in layer_kib(job, plain))
     again, kept = recomputed_in_flight(stages, *how)
     worse = np.maximum(
         np.where(stages.recomputed > 0, working, 0),

@@ -217,26 +217,45 @@ def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
     )
 
 
+@dataclass(frozen=True)
+class Once:
+    """What the first stage does once a step, seconds: traffic on the wire, and the rest."""
+
+    reduce: Array
+    gather: Array
+    tied: Array
+    optimizer: Array
+
+    def least(self, job: Job) -> Array:
+        """What no window, however long, hides."""
+        software = job.software
+        traffic = (1 - software.overlap_grad_reduce) * self.reduce
+        traffic = traffic + (1 - software.overlap_param_gather) * self.gather
+        return traffic + self.tied + self.optimizer
+
+
+def first_stage_once(job: Job, axes: Axes, layers: Ints) -> Once:
+    """The first stage's share of what comes once a step, with ``layers`` layers on it."""
+    where = (job, axes.tp, axes.pp, axes.zero_stage, layers)
+    shard, ep, etp, head = axes.shard_degree, axes.ep, axes.etp, axes.v_shape
+    sync = sharding.sync_seconds(
+        *where, shard=shard, group=axes.group, ep=ep, etp=etp, head=head, cp=axes.cp
+    )
+    return Once(
+        sync.reduce,
+        sync.gather,
+        sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp),
+        sharding.optimizer_seconds(*where, shard=shard, ep=ep, etp=etp, head=head),
+    )
+
+
 def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
     """Exposed data-parallel traffic and the optimizer step, on the first stage.
 
     The reduction hides behind the stage's last backward passes, the gather behind its first
     forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
-    first_layers = stages.layers[..., 0]
-    sync = sharding.sync_seconds(
-        job,
-        axes.tp,
-        axes.pp,
-        axes.zero_stage,
-        first_layers,
-        shard=axes.shard_degree,
-        group=axes.group,
-        ep=axes.ep,
-        etp=axes.etp,
-        head=axes.v_shape,
-        cp=axes.cp,
-    )
+    once = first_stage_once(job, axes, stages.layers[..., 0])
     software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
 
     def window(way: Callable[[LayerKind], Array]) -> Array:
@@ -247,18 +266,6 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
 
     backward = window(lambda kind: kind.terms.backward)
     forward = window(lambda kind: kind.terms.forward)
-    seconds = exposed(sync.reduce, backward, software.overlap_grad_reduce)
-    seconds = seconds + exposed(sync.gather, forward, software.overlap_param_gather)
-    seconds = seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
-    optimizer = sharding.optimizer_seconds(
-        job,
-        axes.tp,
-        axes.pp,
-        axes.zero_stage,
-        first_layers,
-        shard=axes.shard_degree,
-        ep=axes.ep,
-        etp=axes.etp,
-        head=axes.v_shape,
-    )
-    return seconds, optimizer
+    seconds = exposed(once.reduce, backward, software.overlap_grad_reduce)
+    seconds = seconds + exposed(once.gather, forward, software.overlap_param_gather)
+    return seconds + once.tied, once.optimizer

@@ -11,6 +11,7 @@ import time
 from dataclasses import replace
 
 from layoutopt.costmodel.placement import PRICED, ordered
+from layoutopt.optimizer.pipelining import searched
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space, space_of
@@ -63,7 +64,7 @@ def proved(
 ) -> tuple[Rounds, Ended]:
     """The search of one question, over all its orders: see `search.proved`."""
     rounds = Rounds(space, budget, began, most_wall_s)
-    ended = rounds.run()
+    ended = searched(rounds)
     if ended.proved and ended.best is None and not math.isfinite(most_wall_s):
         return rounds, ended  # Nothing fits: no order changes what a GPU holds.
     for other in other_orders(space):
@@ -79,12 +80,13 @@ def _faster_of(
     limit = min(most_wall_s, wall * (1 - RESOLUTION / 2))
     again = Rounds(other, rounds.budget, began, limit)
     in_time = ended.proved and time.monotonic() < rounds.ends_at
-    found = again.run() if in_time else Ended(None, False, again.least_wall_s())
+    found = searched(again) if in_time else Ended(None, False, again.least_wall_s())
     walls = [one.bound_s for one in (ended, found)]
     bound = min((w for w in walls if w is not None), default=None)
     if any(one.bound_s is None and not one.proved for one in (ended, found)):
         bound = None
     sure = ended.proved and found.proved
+    work = (ended.outer + found.outer, ended.inner + found.inner)
     if found.best is not None and found.best.estimate.run.wall_time_s <= limit:
-        return again, Ended(found.best, sure, bound)
-    return rounds, Ended(ended.best, sure, bound)
+        return again, Ended(found.best, sure, bound, *work)
+    return rounds, Ended(ended.best, sure, bound, *work)

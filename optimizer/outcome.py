@@ -83,6 +83,10 @@ class SearchReport:
     workers: int
     counts: CountsReport | None = None
     """None: GPU count and batch were given."""
+    outer_choices: int = 0
+    """Choices of all but split and recompute that were looked into, best bound first."""
+    inner_problems: int = 0
+    """Splits of layers over stages that the solver was asked for."""
 
 
 @dataclass(frozen=True)

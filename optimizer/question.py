@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import Schedule
 
 AXES = (
     "tp",
@@ -33,6 +34,21 @@ class Limit:
     axis: str
     op: Literal["<=", ">=", "<", ">", "==", "!="]
     bound: int
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Which pipelines are looked at: splits of the layers over stages, and schedules."""
+
+    splits: Literal["any", "even"] = "any"
+    """any: every number of layers on each stage that the framework takes, and, where it can,
+    full recompute of a part of each stage."""
+    schedules: tuple[Schedule, ...] | None = None
+    """None: 1F1B, its interleaving, and what is searched of the framework's (pipelines.yaml)."""
+
+
+USUAL = Pipeline("even", ("1f1b", "interleaved"))
+"""Even stages on 1F1B and its interleaving alone."""
 
 
 @dataclass(frozen=True)
@@ -66,6 +82,7 @@ class Question:
     """Also what a better machine would be worth (optimizer.sensitivity)."""
     top: int = 3
     """How many alternatives to return beside the plan."""
+    pipeline: Pipeline = Pipeline()
 
     @property
     def range(self) -> tuple[int, int]:

@@ -52,6 +52,10 @@ class Ended:
     proved: bool
     bound_s: float | None
     """No layout's run takes less wall time; None without a bound, or without any layout."""
+    outer: int = 0
+    """Outer choices of a pipeline that were looked into (pipelining.py)."""
+    inner: int = 0
+    """Inner problems that the solver was asked."""
 
 
 class Rounds:

@@ -118,6 +118,8 @@ def _report(space: Space, budget: Budget, ended: Ended, began: float) -> SearchR
         wall_s=time.monotonic() - began,
         candidates=orders.candidates_of(space),
         workers=budget.workers,
+        outer_choices=ended.outer,
+        inner_problems=ended.inner,
     )
 
 

@@ -10,7 +10,7 @@ from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.variables import Degrees
 
 if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, CpSolver
+    from ortools.sat.python.cp_model import CpModel, CpSolver, CpSolverStatus
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,21 @@ class Solved:
 
 
 def solve(model: CpModel, degrees: Degrees, budget: Budget, seconds: float) -> Solved:
-    """Minimises the model's objective within ``seconds``.
+    """Minimises the model's objective within ``seconds``."""
+    from ortools.sat.python import cp_model
+
+    solver, status = run(model, budget, seconds)
+    if status == cp_model.INFEASIBLE:
+        return Solved(True, None, None, None)
+    bound = _rounded_up(solver.best_objective_bound)
+    if status == cp_model.UNKNOWN:
+        return Solved(False, None, None, bound)
+    value = round(solver.objective_value)
+    return Solved(status == cp_model.OPTIMAL, degrees.read(solver), value, bound)
+
+
+def run(model: CpModel, budget: Budget, seconds: float) -> tuple[CpSolver, CpSolverStatus]:
+    """The solver after ``seconds`` at most, and its status.
 
     Raises InternalError where CP-SAT calls the model invalid: never an answer.
     """
@@ -43,13 +57,7 @@ def solve(model: CpModel, degrees: Degrees, budget: Budget, seconds: float) -> S
     status = solver.solve(model)
     if status == cp_model.MODEL_INVALID:
         raise InternalError("the solver calls its model invalid")
-    if status == cp_model.INFEASIBLE:
-        return Solved(True, None, None, None)
-    bound = _rounded_up(solver.best_objective_bound)
-    if status == cp_model.UNKNOWN:
-        return Solved(False, None, None, bound)
-    value = round(solver.objective_value)
-    return Solved(status == cp_model.OPTIMAL, degrees.read(solver), value, bound)
+    return solver, status
 
 
 def _rounded_up(bound: float) -> int:

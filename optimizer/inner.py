@@ -1,0 +1,165 @@
+"""The tables of an outer choice's stages: what each may hold, what it takes, what fits."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+import numpy as np
+
+from layoutopt.costmodel import memory, step
+from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.stages import Stages, even_split
+from layoutopt.optimizer.outer import Group, take
+from layoutopt.optimizer.space import Space, layout_of
+from layoutopt.optimizer.stagewise import Row, Stagewise
+
+
+def problems_of(space: Space, group: Group, place: int, most_layers: Ints) -> Iterator[Stagewise]:
+    """The inner problems of one outer choice: one, or one for each number of layers that all
+    stages recompute alike. ``most_layers``: what each stage has room for below the cut-off."""
+    ranges = _layer_ranges(space, group, place, most_layers)
+    if any(not values for values in ranges):
+        return
+    if group.variant.counts != "same":
+        yield from _problem(space, group, place, ranges, None)
+        return
+    # Megatron-LM counts the layers to recompute within a chunk.
+    chunks = int(group.axes.interleaved[place])
+    for number in range(0, max(map(max, ranges)) + chunks, chunks):
+        yield from _problem(space, group, place, ranges, number)
+
+
+def _layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> list[list[int]]:
+    """Numbers of layers that each stage may hold. Chunks that take turns hold whole layers, as
+    many in each; the embedding and the head stand in the place of one (rules.pipeline_fits)."""
+    layers, pp = space.job.model.layers, len(most_layers)
+    if space.question.pipeline.splits == "even":
+        even = even_split(layers, pp)
+        return [[n] if n <= most else [] for n, most in zip(even, most_layers, strict=True)]
+    chunks = int(group.axes.interleaved[place])
+    fewest = int(group.axes.chunks[place]) if chunks == 1 else 1
+    room = int(most_layers.sum())
+    ranges = []
+    for stage, most in enumerate(most_layers.tolist()):
+        least = max(fewest, layers - (room - most))
+        ends = {0, 1} if pp > 1 and stage in (0, pp - 1) else {0}
+        ranges.append(
+            [n for n in range(least, most + 1) if any((n + e) % chunks == 0 for e in ends)]
+        )
+    return ranges
+
+
+def _problem(
+    space: Space, group: Group, place: int, ranges: list[list[int]], same: int | None
+) -> Iterator[Stagewise]:
+    """The rows that fit; nothing where a stage has none."""
+    stage, layers, again = _combinations(group, ranges, same)
+    axes = take(group.axes, ints([place]))
+    head = 0 if group.schedule == "zbv" else len(ranges) - 1
+    stages = Stages(
+        stage[None], layers[None], stage[None] == 0, stage[None] == head,
+        again[None] if group.variant.partly else None,
+    )  # fmt: skip
+    fits = _fits(space, axes, stages)
+    # Recompute costs time and frees memory: beyond what fits, more of it helps the first stage
+    # alone, whose longer backward pass hides more traffic.
+    needed = fits & ((stage == 0) | _fewest(stage, layers, again, fits))
+    stage, layers, again = stage[needed], layers[needed], again[needed]
+    if len(np.unique(stage)) < len(ranges):
+        return
+    seconds = layers * group.layer_s[place] + again * group.again_s[place]
+    seconds = seconds + np.where(stage == 0, group.embedding_s[place], 0.0)
+    seconds = seconds + np.where(stage == head, group.head_s[place], 0.0)
+    cost = group.share[place] * seconds
+    first = stage == 0
+    cost[first] += _once_s(space.job, group, axes, layers[first], again[first])
+    tables: dict[int, list[Row]] = defaultdict(list)
+    for at, *values in zip(
+        *(v.tolist() for v in (stage, layers, again, seconds, cost)), strict=True
+    ):
+        tables[at].append(Row(*values))
+    yield Stagewise(
+        layers=space.job.model.layers,
+        factor=float(group.room_factor[place]),
+        tables=tuple(tuple(tables[at]) for at in range(len(ranges))),
+    )
+
+
+def _combinations(
+    group: Group, ranges: list[list[int]], same: int | None
+) -> tuple[Ints, Ints, Ints]:
+    """Stage, layers and layers recomputed of every row, memory ignored."""
+    found = []
+    for stage, values in enumerate(ranges):
+        for layers in values:
+            if same is not None:
+                found.append((stage, layers, min(same, layers)))
+            elif group.variant.counts == "each":
+                found += [(stage, layers, again) for again in range(layers + 1)]
+            else:
+                found.append((stage, layers, 0))
+    stage, layers, again = ints(found).T
+    return stage, layers, again
+
+
+def _fits(space: Space, axes: Axes, stages: Stages) -> Flags:
+    if not space.keeps("every_stage_fits"):
+        return np.ones(stages.layers.shape[1], dtype=bool)
+    allocated = memory.stage_bytes(space.job, axes, stages).allocated[0]
+    fits: Flags = allocated <= memory.largest_allocation_kib(space.job)
+    return fits
+
+
+def _fewest(stage: Ints, layers: Ints, again: Ints, fits: Flags) -> Flags:
+    """Rows that recompute least among those with equal stage and layers that fit."""
+    _, group = np.unique(np.stack([stage, layers]), axis=1, return_inverse=True)
+    group = group.ravel()
+    least = np.full(int(group.max()) + 1, np.iinfo(np.int64).max)
+    np.minimum.at(least, group[fits], again[fits])
+    flags: Flags = again == least[group]
+    return flags
+
+
+def _once_s(job: Job, group: Group, axes: Axes, layers: Ints, again: Ints) -> np.ndarray:
+    """Exposed traffic and optimizer once a step, for each row of the first stage."""
+    wide = layers[:, None]
+    yes = np.ones_like(wide, dtype=bool)
+    stages = Stages(
+        np.zeros_like(wide), wide, yes, yes, again[:, None] if group.variant.partly else None
+    )
+    traffic, optimizer = step.once_a_step(job, axes, stages, step.mixed_layers(job, axes, stages))
+    return np.broadcast_to(traffic + optimizer, layers.shape)
+
+
+def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -> Layout:
+    """The layout of an outer choice and its rows, said as plainly as it can be."""
+    job, chosen = space.job, group.chosen(place)
+    split, again = (tuple(getattr(row, name) for row in rows) for name in ("layers", "recomputed"))
+    values: dict[str, object] = {}
+    if split != even_split(job.model.layers, len(split)):
+        values["layers_per_stage"] = split
+    if group.schedule != "1f1b":
+        values["schedule"] = group.schedule
+    if group.variant.partly:
+        values |= _recompute(split, again, same=group.variant.counts == "same")
+    return replaced(layout_of(job, chosen), values)
+
+
+def replaced(layout: Layout, values: dict[str, object]) -> Layout:
+    """The layout with some of its fields changed."""
+    return Layout(**{**vars(layout), **values})
+
+
+def _recompute(split: tuple[int, ...], again: tuple[int, ...], *, same: bool) -> dict[str, object]:
+    """None, all, one number, or a number for each stage."""
+    if not any(again):
+        return {"recompute": RECOMPUTE[0], "recompute_layers": None}
+    if again == split:
+        return {"recompute": "full", "recompute_layers": None}
+    number = max(again)
+    if same or all(k == min(number, n) for k, n in zip(again, split, strict=True)):
+        return {"recompute": "full", "recompute_layers": number}
+    return {"recompute": "full", "recompute_layers": again}

@@ -1,0 +1,276 @@
+"""Outer choices: all of a layout but its split into stages and what each stage recomputes.
+
+A pipeline is decided in two parts. The outer one is every axis of the search and the schedule; here
+each outer choice gets a bound that no split and no recompute can beat, from the cost model itself,
+for many choices at once. What is left inside is stagewise.py's:
+
+    pipeline = (m - b) (t_max + fixed) + b (a L + ends + p fixed)        b = bubble share / chunks
+    t_max   >= the least T with which the stages together have room for L layers
+
+A stage has room for the whole layers whose seconds stay within T and whose bytes stay within
+memory, with as much recompute as memory forces; bytes are bounded from below by a line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields, replace
+from typing import Any
+
+import numpy as np
+
+from layoutopt.costmodel import memory, step
+from layoutopt.costmodel.axes import FULL, NONE, SCHEDULES, Array, Axes, Flags, Ints, ints
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.costmodel.pipeline import bubble_scale, layers_in_flight
+from layoutopt.costmodel.stages import Stages
+from layoutopt.optimizer.pricing import axes_from, complete
+from layoutopt.optimizer.question import AXES
+from layoutopt.optimizer.space import Space
+
+ROUNDING = 1e-9
+"""What whole layers may be off by in floats: rooms are counted up, bounds down."""
+_ROUNDED_KIB = 8
+"""More than the parts of a stage's state are rounded up by."""
+_FROM_SHAPE = ("tp", "cp", "pp", "dp", "micro_batch", "microbatches")
+
+
+@dataclass(frozen=True)
+class Variant:
+    """What a search may recompute: every layer by ``code``, or ``counts`` of each stage in full."""
+
+    code: int
+    counts: str = "all"
+    """all: every layer; each: a number for each stage; same: one number for all of them."""
+
+    @property
+    def partly(self) -> bool:
+        """Whether some layers may keep everything while others recompute."""
+        return self.counts != "all"
+
+
+def variants_of(space: Space, able: str) -> tuple[Variant, ...]:
+    """Ways to recompute that the axis ``recompute`` leaves and the framework has (``able``)."""
+    codes = space.values["recompute"]
+    if able == "whole" or not {NONE, FULL} <= set(codes):
+        return tuple(Variant(code) for code in codes)
+    rest = tuple(Variant(code) for code in codes if code not in (NONE, FULL))
+    return (Variant(FULL, able), *rest)
+
+
+@dataclass(frozen=True)
+class Group:
+    """Outer choices of one schedule and variant, as arrays, with what their bounds are made of."""
+
+    schedule: str
+    variant: Variant
+    columns: dict[str, Ints]
+    axes: Axes
+    layer_s: Array
+    """Seconds of a layer and microbatch: one that keeps everything, where some may."""
+    again_s: Array
+    """What a layer that recomputes takes beyond it; 0 where all are alike."""
+    embedding_s: Array
+    head_s: Array
+    fixed_s: Array
+    """Messages and host of a microbatch on each stage."""
+    share: Array
+    """Share of the other stages' microbatch that the pipeline waits for (b)."""
+
+    def __len__(self) -> int:
+        return len(self.layer_s)
+
+    def keep(self, mask: Flags | Ints) -> Group:
+        """Some of the choices."""
+        taken = {
+            item.name: getattr(self, item.name)[mask]
+            for item in fields(self)
+            if isinstance(getattr(self, item.name), np.ndarray)
+        }
+        columns = {axis: column[mask] for axis, column in self.columns.items()}
+        return replace(self, columns=columns, axes=take(self.axes, mask), **taken)
+
+    def chosen(self, place: int) -> dict[str, int]:
+        """The axes of one choice."""
+        return {axis: int(self.columns[axis][place]) for axis in AXES}
+
+    @property
+    def room_factor(self) -> Array:
+        """m - b: what a second of the slowest stage is worth."""
+        factor: Array = self.axes.microbatches - self.share
+        return factor
+
+    @property
+    def always_s(self) -> Array:
+        """Messages and host of the whole pipeline, which no split changes."""
+        always: Array = (self.share * self.axes.pp + self.room_factor) * self.fixed_s
+        return always
+
+    def rest_s(self, job: Job) -> Array:
+        """What the pipeline takes beside room_factor times the slowest stage, none recomputed."""
+        everything = job.model.layers * self.layer_s + self.embedding_s + self.head_s
+        rest: Array = self.always_s + self.share * everything
+        return rest
+
+
+def take(axes: Axes, places: Flags | Ints) -> Axes:
+    """Some entries of arrays of layouts."""
+    size = len(axes.tp)
+    taken: dict[str, Any] = {}
+    for item in fields(axes):
+        values = getattr(axes, item.name)
+        if isinstance(values, np.ndarray) and values.shape == (size,):
+            taken[item.name] = values[places]
+    return replace(axes, **taken)
+
+
+def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str) -> Iterator[Group]:
+    """All outer choices of ``shapes`` (rows of tp, cp, pp, dp, micro_batch, microbatches)."""
+    columns = _columns(space, shapes)
+    for schedule in schedules:
+        kept = columns
+        if schedule != "1f1b":
+            alone = (columns["vpp"] == 1) & (columns["pp"] > 1)
+            if schedule == "zbv":
+                alone &= space.job.model.layers >= 2 * columns["pp"]
+            kept = {axis: column[alone] for axis, column in columns.items()}
+        if not len(kept["tp"]):
+            continue
+        axes = axes_from(space, kept)
+        axes = replace(axes, schedule=np.full_like(kept["tp"], SCHEDULES[schedule]))
+        yield from _variants(space, kept, axes, schedule, able)
+
+
+def _columns(space: Space, shapes: Ints) -> dict[str, Ints]:
+    """Every legal completion of the shapes by the axes that a shape leaves open."""
+    rest = [axis for axis in AXES if axis not in (*_FROM_SHAPE, "recompute")]
+    grids = np.meshgrid(
+        np.arange(len(shapes)), *(ints(space.values[axis]) for axis in rest), indexing="ij"
+    )
+    place, *others = (grid.ravel() for grid in grids)
+    free = dict(zip(rest, others, strict=True))
+    free |= {axis: shapes[place, number] for number, axis in enumerate(_FROM_SHAPE)}
+    free["recompute"] = np.full(len(place), space.values["recompute"][0], dtype=np.int64)
+    return complete(space, free)
+
+
+def _variants(
+    space: Space, columns: dict[str, Ints], axes: Axes, schedule: str, able: str
+) -> Iterator[Group]:
+    job = space.job
+    ends = step.end_seconds(job, axes)
+    fixed = step.message_seconds(job, axes) + job.software.microbatch_overhead_s
+    share = bubble_scale(axes.schedule, axes.pp, axes.microbatches)
+    share = np.where(axes.pp > 1, share / axes.interleaved, 0.0)
+    seconds: dict[int, Array] = {}
+
+    def layer(code: int) -> Array:
+        if code not in seconds:
+            kind = step.layer_kind(job, axes, np.full_like(axes.tp, code))
+            seconds[code] = np.broadcast_to(kind.total, axes.tp.shape)
+        return seconds[code]
+
+    for variant in variants_of(space, able):
+        told = np.full_like(axes.tp, variant.code)
+        first = layer(NONE) if variant.partly else layer(variant.code)
+        yield Group(
+            schedule=schedule,
+            variant=variant,
+            columns={**columns, "recompute": told},
+            axes=replace(axes, recompute=told),
+            layer_s=first,
+            again_s=layer(variant.code) - first,
+            embedding_s=np.broadcast_to(ends.embedding, axes.tp.shape),
+            head_s=np.broadcast_to(ends.head, axes.tp.shape),
+            fixed_s=np.broadcast_to(fixed, axes.tp.shape),
+            share=share,
+        )
+
+
+@dataclass(frozen=True)
+class Rooms:
+    """How many layers each stage of choices with one pp has room for; arrays (choices, pp)."""
+
+    layer_s: Array
+    again_s: Array
+    ends_s: Array
+    most: Array
+    """Layers that memory holds, all of them recomputed where they may be."""
+    forced: Array
+    """Layers that must recompute rise by this for each layer more ..."""
+    spare: Array
+    """... less this many."""
+
+    def layers(self, slowest_s: Array) -> Array:
+        """Whole layers on each stage within ``slowest_s``, counted up."""
+        left = slowest_s[:, None] - self.ends_s
+        plain = left / self.layer_s
+        # a l + d (forced l - spare) <= left
+        slower = (left + self.again_s * self.spare) / (self.layer_s + self.again_s * self.forced)
+        room = np.minimum(np.minimum(plain, slower), self.most)
+        whole: Array = np.maximum(np.floor(room * (1 + ROUNDING) + ROUNDING), 0.0)
+        return whole
+
+
+def rooms_of(space: Space, group: Group, fewest: Ints) -> Rooms:
+    """Rooms of choices that share one pp, with ``fewest`` layers on every stage at least."""
+    pp = int(group.axes.pp[0])
+    index = np.arange(pp)[None, :]
+    head = 0 if group.schedule == "zbv" else pp - 1
+    shape = (len(group), pp)
+    first, last = (np.broadcast_to(flags, shape) for flags in (index == 0, index == head))
+    ends = np.where(first, group.embedding_s[:, None], 0) + np.where(last, group.head_s[:, None], 0)
+    most, forced, spare = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
+    if space.keeps("every_stage_fits"):
+        most, forced, spare = _memory_rooms(space.job, group, np.broadcast_to(index, shape), fewest)
+    return Rooms(group.layer_s[:, None], group.again_s[:, None], ends, most, forced, spare)
+
+
+def _memory_rooms(job: Job, group: Group, index: Ints, fewest: Ints) -> tuple[Array, Array, Array]:
+    """What memory leaves: the most layers, and the line that layers to recompute are above.
+
+    State on the chord of its (concave) growth with the layers, activations without any rounding
+    up: never more than a stage of at least ``fewest`` layers holds.
+    """
+    axes, layers = group.axes, job.model.layers
+    head = np.zeros_like(axes.pp) if group.schedule == "zbv" else axes.pp - 1
+    first, last = index == 0, index == head[:, None]
+
+    def state(count: Ints) -> Ints:
+        listed = Stages(index, np.broadcast_to(count[:, None], index.shape), first, last)
+        return memory.stage_bytes(job, axes, listed).state.total
+
+    least = state(fewest)
+    each = np.maximum(state(fewest + layers) - least - _ROUNDED_KIB, 0) / layers
+    # One layer for each of the chunks and halves: no division leaves a rest.
+    unit = 2 * axes.interleaved
+    whole = Stages(index, np.broadcast_to(unit[:, None], index.shape), first, last)
+    how = (axes.pp, axes.interleaved, axes.microbatches, axes.schedule)
+    flight = layers_in_flight(whole, *how) / unit[:, None]
+    saved, working = memory.layer_kib(job, axes)
+    if group.variant.partly:
+        plain = replace(axes, recompute=np.full_like(axes.recompute, NONE))
+        saved_whole, working_whole = memory.layer_kib(job, plain)
+    else:
+        saved_whole, working_whole = saved, working
+    room = largest_allocation_kib(job) + _ROUNDED_KIB - least + each * fewest[:, None]
+    room = np.maximum(room - np.minimum(working, working_whole)[:, None], 0.0)
+    most = room / (each + flight * saved[:, None])
+    gain = flight * np.maximum(saved_whole - saved, 0)[:, None]
+    some = gain > 0
+    gain = np.where(some, gain, 1.0)
+    forced = np.where(some, (each + flight * saved_whole[:, None]) / gain, 0.0)
+    return most, forced, np.where(some, room / gain, 0.0)
+
+
+def least_slowest(rooms: Rooms, layers: int, low: Array, high: Array) -> Array:
+    """The least time of the slowest stage with room for ``layers``; infinite where ``high`` is too
+    little. Bisected from below: never more than the least."""
+    enough = rooms.layers(high).sum(axis=1) >= layers
+    low, high = low.copy(), high.copy()
+    for _ in range(30):
+        middle = (low + high) / 2
+        fits = rooms.layers(middle).sum(axis=1) >= layers
+        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
+    return np.where(enough, low, np.inf)

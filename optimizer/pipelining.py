@@ -1,0 +1,330 @@
+"""Uneven stages, recompute of a part of them, other schedules: what beats the best even layout.
+
+The search of even layouts gives the incumbent. Every outer choice (outer.py) whose bound is below
+it is then solved inside (inner.py, stagewise.py), best bound first, with the incumbent as cut-off.
+The proof: no bound is left below the incumbent, and nothing was found below it where one was.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from layoutopt.costmodel import step
+from layoutopt.costmodel.axes import Array, Ints, ints
+from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
+from layoutopt.costmodel.results import Estimate
+from layoutopt.errors import InternalError
+from layoutopt.optimizer.floors import least_by
+from layoutopt.optimizer.inner import layout_from, problems_of
+from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
+from layoutopt.optimizer.program import Save
+from layoutopt.optimizer.question import Budget, Pipeline, Question
+from layoutopt.optimizer.rounds import Ended, Found, Rounds
+from layoutopt.optimizer.space import Space, fixed, within
+from layoutopt.optimizer.stagewise import Stagewise, best_rows
+from layoutopt.optimizer.tables import Tables
+from layoutopt.optimizer.wall import Clock
+
+MARGIN = 1e-6
+"""What a pipeline has to be faster by, relatively: an even one of equal time is preferred."""
+_NO_FACTOR = 1e-12
+_AGREES = 1e-9
+_SLACK = 1e-9
+"""Bounds and limits in floats are taken to be off by this much."""
+
+
+@dataclass(frozen=True)
+class Wider:
+    """How the search of pipelines ended. ``plan`` is None where nothing beats the incumbent."""
+
+    plan: Estimate | None
+    chosen: dict[str, int] | None
+    """The plan's axes; recompute by its code."""
+    proved: bool
+    bound_s: float
+    """No run of any pipeline that was looked for takes less; infinite where there is none."""
+    outer: int = 0
+    """Outer choices that were bounded one by one."""
+    inner: int = 0
+    """Inner problems that the solver was asked."""
+
+
+def is_wider(question: Question) -> bool:
+    """Whether pipelines are asked for beside even ones on the usual schedules."""
+    able = pipelines_of(question.job.software.framework)
+    asked = question.pipeline
+    if any(schedule not in USUAL_SCHEDULES for schedule in schedules_of(question)):
+        return True
+    return asked.splits == "any" and (able.splits == "any" or able.recompute != "whole")
+
+
+def asks_usual(pipeline: Pipeline) -> bool:
+    """Whether 1F1B or its interleaving is among the schedules that are asked for."""
+    asked = pipeline.schedules
+    return asked is None or any(schedule in USUAL_SCHEDULES for schedule in asked)
+
+
+def schedules_of(question: Question) -> tuple[str, ...]:
+    """Schedules to look at. GPipe takes as long as 1F1B and holds more: only if it is asked for."""
+    asked = question.pipeline.schedules
+    if asked is not None:
+        return tuple(dict.fromkeys("1f1b" if s in USUAL_SCHEDULES else s for s in asked))
+    searched = pipelines_of(question.job.software.framework).searched
+    return ("1f1b", *(schedule for schedule in searched if schedule != "gpipe"))
+
+
+def searched(rounds: Rounds) -> Ended:
+    """The best of one space: of the even pipelines, and of the others that are looked at."""
+    space, clock = rounds.space, rounds.clock
+    usual = asks_usual(space.question.pipeline)
+    ended = rounds.run() if usual else Ended(None, True, None)
+    if not is_wider(space.question):
+        return ended
+    known_s = ended.best.estimate.run.wall_time_s if ended.best else math.inf
+    pipelines = Pipelines(space, rounds.tables, clock, rounds.budget, rounds.ends_at)
+    found = pipelines.run(min(known_s, rounds.most_wall_s))
+    best = ended.best
+    if found.plan is not None and found.chosen is not None:
+        best = Found(
+            chosen=found.chosen,
+            quanta=clock.quanta(found.plan.step.time_s),
+            save=clock.save_of(found.chosen),
+            wall_s=found.plan.run.wall_time_s,
+            estimate=found.plan,
+        )
+    # What was bounded there holds the even pipelines too.
+    bound = found.bound_s if math.isfinite(found.bound_s) else None
+    return Ended(best, ended.proved and found.proved, bound, found.outer, found.inner)
+
+
+class Pipelines:
+    """The search of one space's pipelines, given the run that they have to beat."""
+
+    def __init__(
+        self, space: Space, tables: Tables, clock: Clock, budget: Budget, ends_at: float
+    ) -> None:
+        self.space, self.tables, self.clock, self.budget = space, tables, clock, budget
+        self.ends_at = ends_at
+        self.able = pipelines_of(space.job.software.framework)
+        self.outer = self.inner = 0
+        self._saves: dict[Save, None] = {}
+        self._longest: dict[float, dict[Save, float]] = {}
+
+    def run(self, best_s: float) -> Wider:
+        """The best pipeline whose run takes less than ``best_s``, and the proof."""
+        limit = best_s * (1 - MARGIN)
+        plan: Estimate | None = None
+        chosen: dict[str, int] | None = None
+        bounded = [_bounded(self, group, limit) for group in self._groups(limit)]
+        order = sorted(
+            (wall, number, place)
+            for number, one in enumerate(bounded)
+            for place, wall in enumerate(one.walls.tolist())
+            if math.isfinite(wall)
+        )
+        for wall, number, place in order:
+            if wall >= limit:
+                break
+            if time.monotonic() > self.ends_at:
+                return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
+            self.outer += 1
+            found, proved = self._inside(bounded[number], place, limit)
+            if found is not None:
+                plan, chosen = found, bounded[number].group.chosen(place)
+                limit = found.run.wall_time_s * (1 - MARGIN)
+                chosen["recompute"] = RECOMPUTE.index(found.layout.recompute)
+            if not proved:
+                return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
+        return Wider(plan, chosen, True, limit, self.outer, self.inner)
+
+    def _inside(self, bounded: _Bounded, place: int, limit: float) -> tuple[Estimate | None, bool]:
+        """The best pipeline of one outer choice that is within ``limit``, and whether that is
+        certain."""
+        group, best, proved = bounded.group, None, True
+        rest, save = float(group.always_s[place]), bounded.saves[place]
+        for problem in problems_of(self.space, group, place, bounded.rooms(place, limit)):
+            cutoff = self._objective_s(limit, save) - rest
+            if problem.least_s() * (1 - _SLACK) > cutoff or cutoff <= 0:
+                continue
+            self.inner += 1
+            if math.isinf(cutoff):
+                cutoff = _most_s(problem)
+            left = self.ends_at - time.monotonic()
+            answer = best_rows(problem, cutoff, self.budget, left)
+            proved &= answer.proved
+            if answer.rows is None:
+                continue
+            priced = estimate(self.space.job, layout_from(self.space, group, place, answer.rows))
+            self._agrees(priced, problem.value_s(answer.rows) + rest)
+            if priced.run.wall_time_s < limit:
+                best, limit = priced, priced.run.wall_time_s
+        return best, proved
+
+    def _agrees(self, priced: Estimate, objective_s: float) -> None:
+        """The inner problem and the cost model tell the same story."""
+        told = self.step_s(objective_s)
+        if abs(told - priced.step.time_s) > _AGREES * priced.step.time_s:
+            raise InternalError(
+                f"step of {priced.layout}: {told} s by its stages, {priced.step.time_s} s by the "
+                "cost model"
+            )
+        if self.space.keeps("every_stage_fits") and not priced.memory.fits:
+            raise InternalError(f"the solver took {priced.layout}, which does not fit in memory")
+
+    def step_s(self, objective_s: float) -> float:
+        """The step's seconds, with what all layouts have in common."""
+        overhead = self.space.job.software.step_overhead_s
+        return self.clock.scale * (objective_s + overhead)
+
+    def _objective_s(self, wall_s: float, save: Save) -> float:
+        """The longest objective whose run is within ``wall_s``, rounded outwards."""
+        return self.objectives_s(wall_s, (save,))[save]
+
+    def objectives_s(self, wall_s: float, saves: tuple[Save, ...]) -> dict[Save, float]:
+        """The same for each of ``saves``, and for all that were asked for before."""
+        for save in saves:
+            self._saves[save] = None
+        known = self._longest.setdefault(wall_s, {})
+        new = tuple(save for save in self._saves if save not in known)
+        if new and math.isinf(wall_s):
+            known |= dict.fromkeys(new, math.inf)
+        elif new:
+            overhead = self.space.job.software.step_overhead_s
+            steps = self.clock.longest_steps_s(wall_s, new)
+            seconds = [s * (1 + _SLACK) / self.clock.scale - overhead for s in steps]
+            known |= dict(zip(new, seconds, strict=True))
+        return known
+
+    def _groups(self, limit: float) -> Iterator[Group]:
+        """Groups of outer choices, one for each pp, schedule and variant."""
+        wide = self._wide()
+        shapes = self._shapes(wide, limit)
+        for pp in np.unique(shapes[:, 2]).tolist():
+            most = (self.space.job.model.layers + 2) // pp if pp > 1 else 1
+            values = {**wide.values, "vpp": tuple(v for v in wide.values["vpp"] if v <= most)}
+            here = replace(wide, values=values)
+            mine = shapes[shapes[:, 2] == pp]
+            yield from groups_of(here, mine, schedules_of(self.space.question), self.recompute)
+
+    @property
+    def recompute(self) -> str:
+        """Which recompute of a part of a stage is looked for."""
+        return self.able.recompute if self.space.question.pipeline.splits == "any" else "whole"
+
+    def _wide(self) -> Space:
+        """The space with every number of chunks, where stages may be uneven."""
+        space, question = self.space, self.space.question
+        if question.pipeline.splits == "even" or self.able.splits == "even":
+            return space
+        chunks = tuple(
+            v
+            for v in range(1, space.job.model.layers // 2 + 2)
+            if within(question.limits, "vpp", v)
+            and ("vpp" not in question.fix or v == fixed(question, "vpp"))
+        )
+        dropped = space.dropped | {"cut_layers_evenly"}
+        return replace(space, values={**space.values, "vpp": chunks}, dropped=dropped)
+
+    def _shapes(self, space: Space, limit: float) -> Ints:
+        """Rows (tp, cp, pp, dp, micro_batch, microbatches) that may be within ``limit``: with the
+        least layer of the tables, as evenly as work could be shared, and nothing else."""
+        by_dp: dict[int, list[tuple[int, int]]] = {}
+        for dp, micro_batch, microbatches in space.batches:
+            by_dp.setdefault(dp, []).append((micro_batch, microbatches))
+        rows = ints(
+            [(*grid, *batch) for grid in space.grids for batch in by_dp.get(grid[3], [])]
+        ).reshape(-1, 6)
+        if math.isinf(limit) or not len(rows):
+            return rows
+        layer, ends = self.tables.layer, self.tables.ends
+        wanted = rows[:, [0, 1, 4]]
+        keys = np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch")], axis=-1)
+        least = least_by(keys, layer.columns["m_total"], wanted)
+        at = least_by(ends.rows, np.arange(len(ends)), wanted)
+        quanta = space.job.model.layers * least + sum(
+            ends.columns[name][at] for name in ("m_embedding", "m_head", "m_host")
+        )
+        most = self._objective_s(limit, (0.0, 0.0))
+        slack = self.tables.seconds(self.tables.delta)
+        kept: Ints = rows[self.tables.quantum_s * quanta.astype(float) <= most + slack]
+        return kept
+
+
+@dataclass(frozen=True)
+class _Bounded:
+    """A group with the wall time that each of its choices takes at least; infinite: cut."""
+
+    search: Pipelines
+    group: Group
+    walls: Array
+    rest_s: Array
+    """What the objective is at least beside the slowest stage."""
+    saves: list[Save]
+    fewest: Ints
+
+    def rooms(self, place: int, limit: float) -> Ints:
+        """Whole layers that each stage of one choice has room for within ``limit``."""
+        one = self.group.keep(ints([place]))
+        most = self.search._objective_s(limit, self.saves[place])
+        slowest = _slowest_s(one, self.search.space, np.array([most]) - self.rest_s[[place]])
+        layers = self.search.space.job.model.layers
+        rooms = rooms_of(self.search.space, one, self.fewest[[place]]).layers(slowest)[0]
+        whole: Ints = np.minimum(rooms, layers).astype(np.int64)
+        return whole
+
+
+def _slowest_s(group: Group, space: Space, left_s: Array) -> Array:
+    """The longest a stage may take where the objective leaves ``left_s``; all there is at most."""
+    layers = space.job.model.layers
+    most = layers * (group.layer_s + group.again_s) + group.embedding_s + group.head_s
+    # With one microbatch the slowest stage costs no more than any other.
+    factor = np.maximum(group.room_factor, _NO_FACTOR)
+    slowest: Array = np.clip(left_s / factor, 0.0, most) * (1 + _SLACK)
+    return slowest
+
+
+def _bounded(search: Pipelines, group: Group, limit: float) -> _Bounded:
+    """Wall times that no split and no recompute of each choice can beat."""
+    space, job, layers = search.space, search.space.job, search.space.job.model.layers
+    where = (group.columns[axis] for axis in ("tp", "pp", "zero_stage"))
+    size, write, stall = checkpoint_cost(job, *where)
+    pairs = list(zip(write.tolist(), stall.tolist(), strict=True))
+    most = search.objectives_s(limit, tuple(dict.fromkeys(pairs)))
+    objective = np.array([most[pair] for pair in pairs])
+    rest = group.rest_s(job)
+    slowest = _slowest_s(group, space, objective - rest)
+    # What the other stages have no room for stands on the first.
+    others = np.floor(slowest / group.layer_s * (1 + _SLACK)) * (group.axes.pp - 1)
+    fewest = np.maximum(layers - others, 1).astype(np.int64)
+    once = step.first_stage_once(job, group.axes, fewest).least(job)
+    slowest = _slowest_s(group, space, objective - rest - once)
+    share = layers * group.layer_s + group.embedding_s + group.head_s
+    low = share / group.axes.pp
+    walls = np.full(len(group), np.inf)
+    kept = np.flatnonzero(low <= slowest)
+    if len(kept):
+        mine = group.keep(kept)
+        rooms = rooms_of(space, mine, fewest[kept])
+        least = least_slowest(rooms, layers, low[kept] * (1 - _SLACK), slowest[kept])
+        found = np.isfinite(least)
+        kept = kept[found]
+        seconds = mine.room_factor[found] * least[found] + rest[kept] + once[kept]
+        seconds = seconds * (1 - _SLACK)
+        steps = search.clock.scale * (seconds + job.software.step_overhead_s)
+        walls[kept] = run_wall_s(job, steps, write[kept], stall[kept], size)
+    return _Bounded(search, group, walls, rest + once, pairs, fewest)
+
+
+def _most_s(problem: Stagewise) -> float:
+    """More than any choice of rows takes."""
+    slowest = max(row.seconds for table in problem.tables for row in table)
+    costs = sum(max(row.cost_s for row in table) for table in problem.tables)
+    return problem.factor * slowest + costs
