@@ -183,10 +183,28 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     stand instead of a layer's gradients; or in the optimizer step, when no activation is held.
     """
 
+    state = stage_state(job, axes, stages)
+    activations, working = _layers_held(job, axes, stages)
+    logits = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)[..., None]
+    beside = working if job.software.keeps_logits else np.zeros_like(working)
+    at_loss = stages.last & (logits + beside > working)
+    least = np.where(at_loss, beside, working)
+    at_step = state.step > activations + least + np.where(at_loss, logits, 0)
+    return StageBytes(
+        state=replace(state, buffers=state.buffers + np.where(at_step, state.step, 0)),
+        activations=np.where(at_step, 0, activations + least),
+        logits=np.where(at_loss & ~at_step, logits, 0),
+        at_step=at_step,
+    )
+
+
+def stage_state(job: Job, axes: Axes, stages: Stages) -> State:
+    """Model state of every listed stage."""
+
     def wide(values: Ints) -> Ints:
         return np.asarray(values)[..., None]
 
-    state = state_kib(
+    return state_kib(
         job,
         wide(axes.tp),
         wide(axes.pp),
@@ -198,18 +216,6 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
         reshard=axes.reshard[..., None],
         ep=wide(axes.ep),
         etp=wide(axes.etp),
-    )
-    activations, working = _layers_held(job, axes, stages)
-    logits = wide(logits_kib(job, axes.tp, axes.cp, axes.micro_batch))
-    beside = working if job.software.keeps_logits else np.zeros_like(working)
-    at_loss = stages.last & (logits + beside > working)
-    least = np.where(at_loss, beside, working)
-    at_step = state.step > activations + least + np.where(at_loss, logits, 0)
-    return StageBytes(
-        state=replace(state, buffers=state.buffers + np.where(at_step, state.step, 0)),
-        activations=np.where(at_step, 0, activations + least),
-        logits=np.where(at_loss & ~at_step, logits, 0),
-        at_step=at_step,
     )
 
 

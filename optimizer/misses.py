@@ -12,8 +12,9 @@ from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.optimizer import ways
 from layoutopt.optimizer.outcome import Change, Miss
-from layoutopt.optimizer.question import Question
-from layoutopt.optimizer.space import Space, layout_of
+from layoutopt.optimizer.pipelining import asks_usual, schedules_of
+from layoutopt.optimizer.question import Limit, Question
+from layoutopt.optimizer.space import Space, layout_of, space_of
 from layoutopt.units import DAY, GIB, HOUR, format_count
 
 LIMIT_DOUBLINGS = 4
@@ -27,10 +28,16 @@ _TENTHS_BELOW_S = 2 * DAY
 
 def memory_misses(space: Space) -> tuple[Miss, ...]:
     """The layout that needs least memory beyond the device's, and the ways out."""
-    seen = ways.leanest(space)
+    schedule = schedules_of(space.question)[0]
+    if schedule != "1f1b":
+        space = _one_chunk(space)
+    seen = ways.leanest(space, schedule)
     if seen is None:
         return ()
-    nearest = estimate(space.job, layout_of(space.job, seen.chosen))
+    layout = layout_of(space.job, seen.chosen)
+    if schedule != "1f1b":
+        layout = replace(layout, schedule=schedule)
+    nearest = estimate(space.job, layout)
     worst = nearest.memory.worst
     return (
         Miss(
@@ -43,6 +50,12 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
             changes=tuple(_out_of_memory(space.question, nearest)),
         ),
     )
+
+
+def _one_chunk(space: Space) -> Space:
+    """The space of schedules that have more than one stage and do not interleave."""
+    limits = (*space.question.limits, Limit("pp", ">", 1), Limit("vpp", "==", 1))
+    return space_of(replace(space.question, limits=limits), space.dropped)
 
 
 def limit_misses(question: Question, best: Estimate) -> tuple[Miss, ...]:
@@ -94,6 +107,12 @@ def _out_of_power(question: Question, best: Estimate) -> Iterator[Change]:
 
 def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
     """What costs nothing first: other settings, another framework, then other machines."""
+    if not asks_usual(question.pipeline):
+        # The rest is about 1F1B, which holds least.
+        usual = ways.fastest(question)
+        if usual is not None:
+            yield Change("schedule", usual.layout.schedule, usual.step.time_s)
+            return
     yield from ways.freed(question, lambda best: True)
     yield from ways.sharding_framework(question)
     yield from ways.shorter_sequence(question)

@@ -239,7 +239,7 @@ def _memory_rooms(job: Job, group: Group, index: Ints, fewest: Ints) -> tuple[Ar
 
     def state(count: Ints) -> Ints:
         listed = Stages(index, np.broadcast_to(count[:, None], index.shape), first, last)
-        return memory.stage_bytes(job, axes, listed).state.total
+        return memory.stage_state(job, axes, listed).total
 
     least = state(fewest)
     each = np.maximum(state(fewest + layers) - least - _ROUNDED_KIB, 0) / layers

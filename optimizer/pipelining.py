@@ -18,10 +18,10 @@ from layoutopt.costmodel import step
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
 from layoutopt.costmodel.estimate import estimate
-from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.costmodel.layout import RECOMPUTE, Schedule
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import Estimate
-from layoutopt.errors import InternalError
+from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer.floors import least_by
 from layoutopt.optimizer.inner import layout_from, problems_of
 from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
@@ -72,11 +72,12 @@ def asks_usual(pipeline: Pipeline) -> bool:
     return asked is None or any(schedule in USUAL_SCHEDULES for schedule in asked)
 
 
-def schedules_of(question: Question) -> tuple[str, ...]:
+def schedules_of(question: Question) -> tuple[Schedule, ...]:
     """Schedules to look at. GPipe takes as long as 1F1B and holds more: only if it is asked for."""
     asked = question.pipeline.schedules
     if asked is not None:
-        return tuple(dict.fromkeys("1f1b" if s in USUAL_SCHEDULES else s for s in asked))
+        found: list[Schedule] = ["1f1b" if s in USUAL_SCHEDULES else s for s in asked]
+        return tuple(dict.fromkeys(found))
     searched = pipelines_of(question.job.software.framework).searched
     return ("1f1b", *(schedule for schedule in searched if schedule != "gpipe"))
 
@@ -124,6 +125,8 @@ class Pipelines:
         plan: Estimate | None = None
         chosen: dict[str, int] | None = None
         bounded = [_bounded(self, group, limit) for group in self._groups(limit)]
+        if not bounded and not asks_usual(self.space.question.pipeline):
+            raise self._none_legal()
         order = sorted(
             (wall, number, place)
             for number, one in enumerate(bounded)
@@ -144,6 +147,16 @@ class Pipelines:
             if not proved:
                 return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
         return Wider(plan, chosen, True, limit, self.outer, self.inner)
+
+    def _none_legal(self) -> RuleError:
+        words = " or ".join(schedules_of(self.space.question))
+        return RuleError(
+            f"no layout runs schedule {words}: it takes pp > 1 without interleaving, and zbv two "
+            "layers or more on each stage",
+            field="fix",
+            value=f"schedule={words}",
+            nearest=("schedule=1f1b",),
+        )
 
     def _inside(self, bounded: _Bounded, place: int, limit: float) -> tuple[Estimate | None, bool]:
         """The best pipeline of one outer choice that is within ``limit``, and whether that is

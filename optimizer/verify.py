@@ -7,8 +7,10 @@ from dataclasses import asdict
 
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import BREAKDOWN, Estimate
 from layoutopt.costmodel.rules import broken_rules
+from layoutopt.costmodel.stages import even_split
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.space import within
 
@@ -37,6 +39,22 @@ def _not_asked_for(question: Question, layout: Layout) -> list[str]:
         code = RECOMPUTE.index(value) if isinstance(value, str) else value
         if not within([limit], limit.axis, code):
             found.append(f"{limit.axis} is {value}, against {limit.axis}{limit.op}{limit.bound}")
+    return found + _not_that_pipeline(question, layout)
+
+
+def _not_that_pipeline(question: Question, layout: Layout) -> list[str]:
+    """Schedule, split and recompute of a part, against what the question asks for."""
+    found, asked = [], question.pipeline
+    able = pipelines_of(question.job.software.framework)
+    schedules: tuple[str, ...] = asked.schedules or (*USUAL_SCHEDULES, *able.searched)
+    if layout.schedule not in schedules:
+        found.append(f"schedule {layout.schedule} is none of {', '.join(schedules)}")
+    even = even_split(question.job.model.layers, layout.pp)
+    if asked.splits == "even" and layout.layers_per_stage not in (None, even):
+        found.append(f"stages hold {layout.layers_per_stage} layers, but were to be even")
+    partly = layout.recompute_layers is not None
+    if partly and (asked.splits == "even" or "recompute" in question.fix):
+        found.append("a part of the layers recomputes, but all or none were to")
     return found
 
 

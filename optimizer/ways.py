@@ -13,7 +13,7 @@ from dataclasses import replace
 
 import numpy as np
 
-from layoutopt.costmodel.axes import Ints, ints
+from layoutopt.costmodel.axes import SCHEDULES, Axes, Ints, ints
 from layoutopt.costmodel.estimate import allocated_kib, estimate, step_seconds
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory import largest_allocation_kib
@@ -43,8 +43,8 @@ MOST_GPUS_TRIED = 3
 """Accelerators with more memory that are tried."""
 
 
-def leanest(space: Space) -> Seen | None:
-    """The layout that allocates least on its worst stage; ties go to the faster one.
+def leanest(space: Space, schedule: str = "1f1b") -> Seen | None:
+    """The even layout that allocates least on its worst stage; ties go to the faster one.
 
     A smaller micro_batch never needs more: activations in flight grow with it, or stay where it
     takes away as many microbatches. So each dp is tried with its smallest one alone, unless the
@@ -53,12 +53,17 @@ def leanest(space: Space) -> Seen | None:
     columns = _lean_columns(space)
     if not len(columns["tp"]):
         return None
-    axes = axes_from(space, columns)
-    allocated = allocated_kib(space.job, axes)
+    code = SCHEDULES[schedule]
+
+    def axes_of(some: dict[str, Ints]) -> Axes:
+        axes = axes_from(space, some)
+        return replace(axes, schedule=np.full_like(axes.schedule, code))
+
+    allocated = allocated_kib(space.job, axes_of(columns))
     least = int(allocated.min())
     places = np.flatnonzero(allocated == least)
     columns = {axis: column[places] for axis, column in columns.items()}
-    seconds = step_seconds(space.job, axes_from(space, columns))
+    seconds = step_seconds(space.job, axes_of(columns))
     order = np.lexsort([*(columns[axis] for axis in reversed(AXES)), seconds])
     over = max(0, least - largest_allocation_kib(space.job))
     return Seen(row(columns, int(order[0])), float(seconds[order[0]]), over)

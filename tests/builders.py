@@ -21,7 +21,7 @@ from layoutopt.costmodel.software import software
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.schema import Cluster, Gpu, Level, Storage
 from layoutopt.optimizer.exhaustive import every_layout
-from layoutopt.optimizer.question import Limit, Question
+from layoutopt.optimizer.question import USUAL, Limit, Question
 from layoutopt.units import GIB, KIB
 
 FRAMEWORKS = ("generic", "generic", "generic", "megatron-core", "torchtitan", "deepspeed")
@@ -112,7 +112,7 @@ def small_question(
         software=software(framework),
         gpus=gpus,
     )
-    return Question(job=job)
+    return Question(job=job, pipeline=USUAL)
 
 
 @st.composite
@@ -168,11 +168,11 @@ def questions(draw: st.DrawFn) -> Question:
     question = replace(question, fix=fix)
     if draw(st.integers(0, 2)) == 0:
         question = replace(question, limits=(draw(st.sampled_from(_LIMITS)),))
-    question = _with_memory(question, draw(st.sampled_from(_MEMORY)))
+    question = with_memory(question, draw(st.sampled_from(_MEMORY)))
     return replace(question, objective=draw(st.sampled_from(("time", "time", "cost", "energy"))))
 
 
-def _with_memory(question: Question, share: float) -> Question:
+def with_memory(question: Question, share: float) -> Question:
     """The question on devices with that much memory; as it is where it has no legal layout."""
     layouts = list(every_layout(question))
     if not layouts:

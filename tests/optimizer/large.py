@@ -8,7 +8,7 @@ from layoutopt.costmodel.software import software
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster, with_network
-from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.question import USUAL, Question
 
 LARGE = ("1T on 16,384", "405B on 6,000", "1T on 131,072")
 
@@ -40,4 +40,4 @@ def question(
         software=software("generic"),
         gpus=gpus,
     )
-    return Question(job=job)
+    return Question(job=job, pipeline=USUAL)
