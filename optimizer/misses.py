@@ -12,9 +12,9 @@ from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.optimizer import ways
 from layoutopt.optimizer.outcome import Change, Miss
-from layoutopt.optimizer.pipelining import asks_usual, schedules_of
-from layoutopt.optimizer.question import Limit, Question
-from layoutopt.optimizer.space import Space, layout_of, space_of
+from layoutopt.optimizer.pipelining import asks_usual, one_chunk, schedules_of
+from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.units import DAY, GIB, HOUR, format_count
 
 LIMIT_DOUBLINGS = 4
@@ -30,7 +30,7 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
     """The layout that needs least memory beyond the device's, and the ways out."""
     schedule = schedules_of(space.question)[0]
     if schedule != "1f1b":
-        space = _one_chunk(space)
+        space = one_chunk(space)
     seen = ways.leanest(space, schedule)
     if seen is None:
         return ()
@@ -50,12 +50,6 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
             changes=tuple(_out_of_memory(space.question, nearest)),
         ),
     )
-
-
-def _one_chunk(space: Space) -> Space:
-    """The space of schedules that have more than one stage and do not interleave."""
-    limits = (*space.question.limits, Limit("pp", ">", 1), Limit("vpp", "==", 1))
-    return space_of(replace(space.question, limits=limits), space.dropped)
 
 
 def limit_misses(question: Question, best: Estimate) -> tuple[Miss, ...]:

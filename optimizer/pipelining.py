@@ -21,17 +21,19 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import RECOMPUTE, Schedule
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import Estimate
+from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer.floors import least_by
-from layoutopt.optimizer.inner import layout_from, problems_of
+from layoutopt.optimizer.inner import layout_from, problems_of, replaced
 from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
 from layoutopt.optimizer.program import Save
-from layoutopt.optimizer.question import Budget, Pipeline, Question
+from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
-from layoutopt.optimizer.space import Space, fixed, within
+from layoutopt.optimizer.space import Space, fixed, layout_of, space_of, within
 from layoutopt.optimizer.stagewise import Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.wall import Clock
+from layoutopt.optimizer.warmstart import start_from
 
 MARGIN = 1e-6
 """What a pipeline has to be faster by, relatively: an even one of equal time is preferred."""
@@ -86,7 +88,7 @@ def searched(rounds: Rounds) -> Ended:
     """The best of one space: of the even pipelines, and of the others that are looked at."""
     space, clock = rounds.space, rounds.clock
     usual = asks_usual(space.question.pipeline)
-    ended = rounds.run() if usual else Ended(None, True, None)
+    ended = rounds.run() if usual else Ended(_start(rounds), True, None)
     if not is_wider(space.question):
         return ended
     known_s = ended.best.estimate.run.wall_time_s if ended.best else math.inf
@@ -104,6 +106,26 @@ def searched(rounds: Rounds) -> Ended:
     # What was bounded there holds the even pipelines too.
     bound = found.bound_s if math.isfinite(found.bound_s) else None
     return Ended(best, ended.proved and found.proved, bound, found.outer, found.inner)
+
+
+def _start(rounds: Rounds) -> Found | None:
+    """A layout to start from where another schedule is fixed: a good one of 1F1B, if it fits."""
+    space, clock = one_chunk(rounds.space), rounds.clock
+    chosen = start_from(space)
+    if chosen is None:
+        return None
+    layout = replaced(layout_of(space.job, chosen), {"schedule": schedules_of(space.question)[0]})
+    priced = estimate(space.job, layout)
+    if broken_rules(space.job, layout) or not priced.memory.fits:
+        return None
+    quanta, save = clock.quanta(priced.step.time_s), clock.save_of(chosen)
+    return Found(chosen, quanta, save, priced.run.wall_time_s, priced)
+
+
+def one_chunk(space: Space) -> Space:
+    """The space of schedules that have more than one stage and do not interleave."""
+    limits = (*space.question.limits, Limit("pp", ">", 1), Limit("vpp", "==", 1))
+    return space_of(replace(space.question, limits=limits), space.dropped)
 
 
 class Pipelines:

@@ -21,6 +21,7 @@ from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
+from layoutopt.optimizer.pipelining import asks_usual
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space
@@ -65,6 +66,9 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
     if not ended.proved:
         # Out of time: what comes next is not known, and looking for it would take more.
         return Outcome(Status.FEASIBLE, best, report, explain=explain(question, best))
+    if not asks_usual(question.pipeline):
+        # The survey knows 1F1B and its interleaving alone.
+        return Outcome(Status.OPTIMAL, best, report, explain=explain(question, best))
     survey, mine = Survey(space, rounds.floors, rounds.clock), seen_of(best)
     others, misfits = survey.fitting(question.top, mine), survey.faster_misfits(mine.wall_s)
     _refute(others.layouts, mine)

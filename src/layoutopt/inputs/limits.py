@@ -12,6 +12,7 @@ from layoutopt.costmodel.placement import PRICED
 from layoutopt.errors import InputError
 from layoutopt.inputs.layout_text import refuse_key, split_pairs
 from layoutopt.inputs.numbers import MOST_BATCH, read_count
+from layoutopt.inputs.pipeline import PIPELINE_KEYS
 from layoutopt.inputs.words import choice
 from layoutopt.optimizer.question import AXES, Limit
 
@@ -30,19 +31,23 @@ _HOLDS: dict[str, Callable[[int, int], bool]] = {
 
 def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str, int | str]:
     """Axes that are fixed, with their values."""
+    fixed: dict[str, int | str] = {}
+    for axis, word in fix_pairs(value).items():
+        if axis not in (*FIXED, *PIPELINE_KEYS):
+            raise refuse_key(axis, (*FIXED, *PIPELINE_KEYS), "fix")
+        if axis in FIXED:
+            fixed[axis] = _axis_value(axis, word)
+    return fixed
+
+
+def fix_pairs(value: str | Iterable[str] | Mapping[str, Any] | None) -> Mapping[str, Any]:
+    """The keys of ``--fix`` and what they are to be, as given."""
     if value is None:
         return {}
     if isinstance(value, Mapping):
-        pairs: Mapping[str, Any] = value
-    else:
-        text = value if isinstance(value, str) else ",".join(value)
-        pairs = split_pairs(text, "fix") if text else {}
-    fixed: dict[str, int | str] = {}
-    for axis, word in pairs.items():
-        if axis not in FIXED:
-            raise refuse_key(axis, FIXED, "fix")
-        fixed[axis] = _axis_value(axis, word)
-    return fixed
+        return value
+    text = value if isinstance(value, str) else ",".join(value)
+    return split_pairs(text, "fix") if text else {}
 
 
 def read_limits(value: str | Iterable[str] | None) -> tuple[Limit, ...]:

@@ -14,7 +14,13 @@ from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.fixed import refuse_impossible
-from layoutopt.inputs.limits import limit_text, read_fix, read_limits, refuse_contradictions
+from layoutopt.inputs.limits import (
+    fix_pairs,
+    limit_text,
+    read_fix,
+    read_limits,
+    refuse_contradictions,
+)
 from layoutopt.inputs.machine import read_range
 from layoutopt.inputs.numbers import (
     MOST_BATCH,
@@ -25,6 +31,7 @@ from layoutopt.inputs.numbers import (
     read_seconds,
     read_watts,
 )
+from layoutopt.inputs.pipeline import limits_of, pipeline_words, read_pipeline
 from layoutopt.inputs.words import choice, yes_or_no
 from layoutopt.optimizer.question import Budget, Objective, Question
 
@@ -63,6 +70,9 @@ class AskedOfSolve:
         if not batched and math.isfinite(critical):
             training = at_batch(job.training, job.training.global_batch, critical)
             job = replace(job, training=training)
+        pipeline = read_pipeline(fix_pairs(options.get("fix")), job.software)
+        limits = (*self._limits, *limits_of(pipeline))
+        refuse_contradictions(self._fixed, limits)
         job = ordered(job, str(self._fixed.get("axis_order", job.axis_order)))
         objective = _read_objective(options.get("objective"), job.cluster, notebook, ranged=ranged)
         pareto = yes_or_no(options.get("pareto", False), "pareto")
@@ -73,7 +83,7 @@ class AskedOfSolve:
         return Question(
             job=job,
             fix=self._fixed,
-            limits=self._limits,
+            limits=limits,
             objective=objective,
             deadline_s=late,
             budget_usd=_read_dollars(options.get("budget"), job.cluster),
@@ -84,6 +94,7 @@ class AskedOfSolve:
             pareto=pareto,
             sensitivity=yes_or_no(options.get("sensitivity", False), "sensitivity"),
             top=top,
+            pipeline=pipeline,
         )
 
     def _critical(self, job: Job, notebook: Notebook) -> float:
@@ -184,7 +195,7 @@ def echo(question: Question, budget: Budget) -> dict[str, Any]:
     """The options of ``solve`` as the request echoes them."""
     return {
         "objective": question.objective,
-        "fix": dict(question.fix),
+        "fix": {**question.fix, **pipeline_words(question.pipeline)},
         "limit": [limit_text(limit) for limit in question.limits],
         "gpus_range": question.counts,
         "global_batch_range": question.batches,
