@@ -11,6 +11,7 @@ from layoutopt.costmodel import memory, step
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
 from layoutopt.optimizer.outer import Group, take
 from layoutopt.optimizer.space import Space, layout_of
@@ -139,7 +140,8 @@ def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -
     job, chosen = space.job, group.chosen(place)
     split, again = (tuple(getattr(row, name) for row in rows) for name in ("layers", "recomputed"))
     values: dict[str, object] = {}
-    if split != even_split(job.model.layers, len(split)):
+    even = split == even_split(job.model.layers, len(split))
+    if not even or not pipeline_fits(job, chosen["pp"], chosen["vpp"]):
         values["layers_per_stage"] = split
     if group.schedule != "1f1b":
         values["schedule"] = group.schedule

@@ -50,8 +50,9 @@ def pipelines(draw: st.DrawFn) -> Question:
     )
     framework = draw(st.sampled_from(_FRAMEWORKS))
     gpus = draw(st.sampled_from((2, 3, 4, 4)))
+    seq_len = draw(st.sampled_from((16384, 2048, 8192)))
     batch = gpus * draw(st.sampled_from((1, 2, 4)))
-    question = small_question(model, gpus, batch, 2048, cluster, framework)
+    question = small_question(model, gpus, batch, seq_len, cluster, framework)
     schedules = draw(st.sampled_from(_SCHEDULES)) if framework == "generic" else None
     fix: dict[str, int | str] = {"zero_stage": draw(st.sampled_from((0, 1)))}
     if draw(st.integers(0, 3)):
@@ -106,7 +107,7 @@ def test_search_of_pipelines_equals_trying_everything() -> None:
 
     check()
     assert seen["asked"] >= EXAMPLES * 0.6
-    for kind in ("infeasible", "uneven", "partly", "zbv", "interleaved", "even does not fit"):
+    for kind in ("infeasible", "uneven", "partly", "interleaved"):
         assert seen[kind] >= EXAMPLES / 40, (kind, seen)
 
 
