@@ -11,7 +11,7 @@ from __future__ import annotations
 import argparse
 import datetime
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from layoutopt.costmodel.axes import Axes, axes_of
 from layoutopt.costmodel.efficiency import Efficiency, efficiencies
 from layoutopt.costmodel.estimate import step_seconds
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.costmodel.software import Software, software, software_names
 from layoutopt.validation import Scored, validate
 from layoutopt.validation.cases import Case
@@ -39,6 +40,32 @@ GENERIC_FOLLOWS = "megatron-core"
 """The profile whose fitted figures the generic one takes: today's stack at its most usual."""
 
 Vector = NDArray[np.float64]
+
+
+def _has_experts(job: Job) -> bool:
+    return job.model.moe is not None
+
+
+MATTERS_TO: dict[str, Callable[[Job], bool]] = {
+    **dict.fromkeys(
+        (
+            "expert_rate",
+            "router_s",
+            "expert_launches",
+            "grouped_launches",
+            "graphed_share",
+            "biased_expert_bytes",
+        ),
+        _has_experts,
+    ),
+    "unfused_norm_bytes": lambda job: not fused_norm(job),
+    "fused_score_bytes": lambda job: attention_kernel(job) == "fused_softmax",
+    "unfused_score_bytes": lambda job: attention_kernel(job) == "unfused",
+    "flash1_speed": lambda job: attention_kernel(job) == "flash1",
+    "context_half": lambda job: attention_kernel(job).startswith("flash"),
+    "cast_bytes": lambda job: machine(job).gemm_bytes < 2,
+}
+"""Jobs whose price depends on a shared figure, where not all do."""
 
 
 @dataclass(frozen=True)
@@ -179,7 +206,8 @@ class Fit:
     def touched_by(self, parameter: Parameter) -> list[Batch]:
         """Batches whose price depends on ``parameter``."""
         if parameter.owner == "shared":
-            return self.batches
+            matters = MATTERS_TO.get(parameter.name, lambda job: True)
+            return [batch for batch in self.batches if matters(batch.job)]
         return [
             batch
             for batch in self.batches
