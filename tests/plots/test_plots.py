@@ -103,6 +103,11 @@ def test_batches_of_one_cluster_are_curves(tmp_path: Path) -> None:
     ]
 
 
+def test_an_option_without_a_column_tells_curves_apart_too(tmp_path: Path) -> None:
+    found = read(stored(tmp_path, axes={"gpus": [64, 128], "mtbf": ["3h", "30h"]}))
+    assert [one.label for one in found.series] == ["mtbf 3h", "mtbf 30h"]
+
+
 def test_weak_scaling_is_said(tmp_path: Path) -> None:
     axes = {"gpus": [64, 128], "global_batch": {"per_gpu": 4}}
     sweep = read(stored(tmp_path, axes=axes))

@@ -54,8 +54,7 @@ _FIGURES = {
 
 def report_html(store: Store, condition: Condition | None = None) -> str:
     """The whole page for the present sweep of ``store``, or the rows that pass ``condition``."""
-    names = ("asked", *COLUMNS)
-    rows = [dict(zip(names, row, strict=True)) for row in store.rows(condition, names)]
+    rows = [dict(zip(COLUMNS, row, strict=True)) for row in store.rows(condition, COLUMNS)]
     about = store.about()
     spec = read_spec(yaml.safe_load(about["spec"]) or {})
     ended = ", ".join(f"{n:,} {status}" for status, n in _counted(rows, "status"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -32,7 +33,12 @@ _NAMING = {
 }
 """Columns of the question that tell curves apart, and how they read."""
 _NOT_IN_TITLE = ("cluster", "objective", "framework")
-COLUMNS = ("status", "reason", "scaling", *QUESTION, *ANSWER)
+_IN_COLUMNS = (
+    "model", "gpu", "cluster", "gpus", "seq_len", "global_batch", "tokens", "precision",
+    "framework", "objective", "limit", "deadline", "budget", "fix",
+)  # fmt: skip
+"""Options of the spec that a column of the question shows; the others stand in ``asked`` alone."""
+COLUMNS = ("asked", "status", "reason", "scaling", *QUESTION, *ANSWER)
 
 
 @dataclass(frozen=True)
@@ -80,36 +86,53 @@ def sweep_of(rows: Sequence[Row]) -> Sweep:
     if not any(row["layout"] for row in rows):
         what = "no row has a layout" if rows else "there are no rows"
         raise InputError(f"nothing to show: {what} (of this filter)", field="results")
-    varying = _telling_apart(rows)
+    rows, naming = _with_asked(rows)
+    varying = _telling_apart(rows, naming)
     groups: dict[tuple[Any, ...], list[Row]] = {}
     for row in rows:
         groups.setdefault(tuple(row[name] for name in varying), []).append(row)
     series = tuple(
-        _series([_words(n, v) for n, v in zip(varying, key, strict=True) if v], mine)
+        _series([_words(naming[n], v) for n, v in zip(varying, key, strict=True) if v], mine)
         for key, mine in groups.items()
     )
-    return Sweep(", ".join(_common(rows)), series)
+    return Sweep(", ".join(_common(rows, naming)), series)
 
 
-def _common(rows: Sequence[Row]) -> list[str]:
+def _with_asked(rows: Sequence[Row]) -> tuple[list[Row], dict[str, str]]:
+    """Rows with the options that have no column of their own, and how all of them read."""
+    found: list[Row] = []
+    naming = dict(_NAMING)
+    for row in rows:
+        asked = json.loads(row.get("asked") or "{}")
+        more = {
+            name: value
+            for name, value in asked.items()
+            if name not in _IN_COLUMNS and not name.startswith("fix.")
+        }
+        naming |= {name: f"{name} {{}}" for name in more}
+        found.append({**row, **more})
+    return [{**dict.fromkeys(naming), **row} for row in found], naming
+
+
+def _common(rows: Sequence[Row], naming: Mapping[str, str]) -> list[str]:
     """What all rows have in common, in words."""
-    found = {name: _values(rows, name) for name in _NAMING if name not in _NOT_IN_TITLE}
+    found = {name: _values(rows, name) for name in naming if name not in _NOT_IN_TITLE}
     return [
-        _words(name, value)
+        _words(naming[name], value)
         for name, values in found.items()
         if len(values) == 1 and (value := next(iter(values))) is not None
     ]
 
 
-def _words(name: str, value: Any) -> str:
-    return _NAMING[name].format(format_count(value) if name == "run_tokens" else value)
+def _words(pattern: str, value: Any) -> str:
+    return pattern.format(format_count(value) if pattern is _NAMING["run_tokens"] else value)
 
 
-def _telling_apart(rows: Sequence[Row]) -> list[str]:
+def _telling_apart(rows: Sequence[Row], naming: Mapping[str, str]) -> list[str]:
     """Columns that vary by themselves: not those that follow from the ones before, or from gpus."""
     answered = [row for row in rows if row["status"] not in ("refused", "failed")]
     kept: list[str] = []
-    for name in _NAMING:
+    for name in naming:
         known = [*kept, "gpus"] if name == "global_batch_sequences" else kept
         if not _follows(answered, name, known):
             kept.append(name)

@@ -29,7 +29,8 @@ from layoutopt.sweep.values import PerGpu, read_values
 
 MOST_POINTS = 10_000_000
 FIX = "fix."
-OPTIONS = tuple(name for name in SOLVE_OPTIONS if name not in ("workers", "why_not", "top"))
+_NOT_OF_A_ROW = ("workers", "why_not", "top", "pareto", "sensitivity")
+OPTIONS = tuple(name for name in SOLVE_OPTIONS if name not in _NOT_OF_A_ROW)
 """Options of ``solve`` that a sweep can vary or fix; the rest does not change an answer's row."""
 NAMES = (*OPTIONS, *(FIX + axis for axis in AXES))
 """The same with the axes that ``--fix`` takes, one by one: ``fix.tp``."""
