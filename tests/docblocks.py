@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -21,6 +22,7 @@ ROOT = Path(__file__).resolve().parents[1]
 _FENCE = re.compile(r"^```(\S*)[ \t]*([^\n]*)\n(.*?)^```[ \t]*$", re.MULTILINE | re.DOTALL)
 _MARK = re.compile(r"<!-- command: (\S+) -->\s*```\S*\n(.*?)```", re.DOTALL)
 _VALUE = re.compile(r"<!-- value: (\S+) -->(.*?)<!-- end -->", re.DOTALL)
+_PICTURE = re.compile(r"!\[[^]]*\]\((?!https?:)([^)]+)\)")
 _CONTINUED = re.compile(r"[ \t]*\n {10,}(?=\S)")
 _WALL_SECONDS = re.compile(r"\d+\.\d+ s\)$", re.MULTILINE)
 ELISION = "..."
@@ -68,14 +70,14 @@ def calls(path: Path) -> list[Call]:
 
 
 def _calls_of(path: Path, block: str, first_line: int) -> Iterator[Call]:
-    """The commands of one block: lines that start with ``$``, continued by a backslash."""
+    """The commands of one block: lines that start with ``$``, continued by a backslash or &&."""
     command, start, output = "", 0, ""
     for number, line in enumerate(block.splitlines(keepends=True), first_line):
         if line.startswith("$ "):
             if command:
                 yield Call(path, start, command.rstrip(), output)
             command, start, output = line[2:], number, ""
-        elif command.endswith("\\\n"):
+        elif command.endswith(("\\\n", "&&\n")):
             command += line
         else:
             output += line
@@ -120,6 +122,13 @@ def run(call: Call, folder: Path) -> str:
     if done.returncode:
         raise RuntimeError(f"{call.name}: exit code {done.returncode}\n{done.stdout}")
     return done.stdout
+
+
+def pictures(path: Path) -> list[Path]:
+    """Pictures of this tree that the page shows and that one of its commands draws."""
+    commands = " ".join(call.command for call in calls(path))
+    shown = (path.parent / name for name in _PICTURE.findall(path.read_text(encoding="utf-8")))
+    return [picture for picture in shown if picture.name in commands]
 
 
 def normal(text: str) -> str:
@@ -193,6 +202,8 @@ def paste(paths: list[Path]) -> None:
         old = path.read_text(encoding="utf-8")
         with tempfile.TemporaryDirectory() as folder:
             new = with_values(pasted(path, Path(folder)), value_of)
+            for picture in pictures(path):
+                shutil.copyfile(Path(folder) / picture.name, picture)
         path.write_text(new, encoding="utf-8")
         print("renewed  " if new != old else "unchanged", path.relative_to(ROOT))
 

@@ -19,6 +19,7 @@ from tests.docblocks import (
     marked_command,
     normal,
     pages,
+    pictures,
     run,
     shown_values,
 )
@@ -121,6 +122,14 @@ LINK = re.compile(r"\]\((?!https?:|#|mailto:)([^)#\s]+)")
 def test_links_between_pages_lead_somewhere(page: Path) -> None:
     for target in LINK.findall(page.read_text(encoding="utf-8")):
         assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def test_pictures_of_commands_are_shown() -> None:
+    """What a page's command draws into a file is in the tree, and the page shows it."""
+    for page in pages():
+        drawn = re.findall(r"--out (\S+\.(?:png|svg))", " ".join(c.command for c in calls(page)))
+        assert sorted(drawn) == sorted(path.name for path in pictures(page)), page.name
+        assert all(path.stat().st_size < 200_000 for path in pictures(page))
 
 
 def test_console_blocks_hold_only_what_is_executed() -> None:

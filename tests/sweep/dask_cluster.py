@@ -37,6 +37,11 @@ class DaskCluster:
         self.workers.append(worker)
         return worker
 
+    def need_worker(self) -> None:
+        """One worker at the least."""
+        if all(worker.poll() is not None for worker in self.workers):
+            self.start_worker()
+
     def close(self) -> None:
         """Kills what is left."""
         for process in (self.scheduler, *self.workers):

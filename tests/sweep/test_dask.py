@@ -31,11 +31,10 @@ else:
 SIX = {"gpus": [8, 16, 24, 32, 40, 48]}
 
 
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[DaskCluster]:
-    """A scheduler; workers are started by the test."""
-    (tmp_path / "dask").mkdir()
-    found = DaskCluster(tmp_path / "dask")
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DaskCluster]:
+    """A scheduler for the whole file, which a test restarts; workers are started by the tests."""
+    found = DaskCluster(tmp_path_factory.mktemp("dask"))
     found.start_scheduler()
     yield found
     found.close()
@@ -45,6 +44,19 @@ def here(given: Any) -> Iterator[tuple[str, Row]]:
     """The tasks one by one in this process."""
     for task in given:
         yield task.key, solve_task(task)
+
+
+def test_without_a_scheduler_or_a_worker_it_gives_up(
+    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = [task_of(point) for point in points()]
+    with pytest.raises(ToolError, match="no dask worker came"):
+        list(solve_on_dask(given, cluster.address, 1, patience_s=0.5))
+    monkeypatch.setattr(engine, "CONNECT_S", 0.5)
+    with pytest.raises(ToolError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:1"):
+        list(solve_on_dask(given, "tcp://127.0.0.1:1", 1))
+    with pytest.raises(InputError, match="--dask nonsense://x"):
+        list(solve_on_dask(given, "nonsense://x", 1))
 
 
 def test_a_killed_worker_changes_no_row(cluster: DaskCluster, tmp_path: Path) -> None:
@@ -67,28 +79,11 @@ def test_a_killed_worker_changes_no_row(cluster: DaskCluster, tmp_path: Path) ->
         assert mine.statuses() == {"optimal": 6, "refused": 1}
 
 
-def test_a_restarted_scheduler_loses_no_point(
-    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(engine, "solve_task", tasks.slow)
-    cluster.start_worker()
-    given = [task_of(point) for point in points(axes=SIX)]
-    found: list[tuple[str, Any]] = []
-    for key, row in solve_on_dask(given, cluster.address, 1):
-        if len(found) == 1:
-            assert cluster.scheduler is not None
-            kill(cluster.scheduler)
-            cluster.start_scheduler()
-            cluster.start_worker()
-        found.append((key, row["gpus"]))
-    assert sorted(found) == sorted((t.key, t.options["gpus"]) for t in given)
-
-
 def test_a_point_that_fails_on_a_worker_is_a_row(
     cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(engine, "solve_task", tasks.broken)
-    cluster.start_worker()
+    cluster.need_worker()
     given = [task_of(point) for point in points()]
     found = dict(solve_on_dask(given, cluster.address, 1))
     assert [found[task.key]["status"] for task in given] == ["optimal", "failed"]
@@ -99,17 +94,21 @@ def test_a_point_that_fails_on_a_worker_is_a_row(
         list(solve_on_dask(other, cluster.address, 1))
 
 
-def test_without_a_scheduler_or_a_worker_it_gives_up(
+def test_a_restarted_scheduler_loses_no_point(
     cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    given = [task_of(point) for point in points()]
-    with pytest.raises(ToolError, match="no dask worker came"):
-        list(solve_on_dask(given, cluster.address, 1, patience_s=0.5))
-    monkeypatch.setattr(engine, "CONNECT_S", 0.5)
-    with pytest.raises(ToolError, match=r"no dask scheduler answers at tcp://127\.0\.0\.1:1"):
-        list(solve_on_dask(given, "tcp://127.0.0.1:1", 1))
-    with pytest.raises(InputError, match="--dask nonsense://x"):
-        list(solve_on_dask(given, "nonsense://x", 1))
+    monkeypatch.setattr(engine, "solve_task", tasks.slow)
+    cluster.need_worker()
+    given = [task_of(point) for point in points(axes=SIX)]
+    found: list[tuple[str, Any]] = []
+    for key, row in solve_on_dask(given, cluster.address, 1):
+        if len(found) == 1:
+            assert cluster.scheduler is not None
+            kill(cluster.scheduler)
+            cluster.start_scheduler()
+            cluster.start_worker()
+        found.append((key, row["gpus"]))
+    assert sorted(found) == sorted((t.key, t.options["gpus"]) for t in given)
 
 
 SBATCH = """#!/usr/bin/env bash
