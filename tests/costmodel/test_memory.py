@@ -382,10 +382,14 @@ def test_buckets_stand_where_something_is_sharded() -> None:
 
 @given(st.integers(0, 10**9))
 def test_the_allocator_gives_its_cache_back_before_it_fails(allocated: int) -> None:
-    """5% while there is room, 2% at the least, and nothing in between but what fills the device."""
+    """The cache while there is room, fragments at the least, and in between what fills the
+    device."""
     asked, room = job(), memory.usable_bytes(job()) // KIB - allocated
     held = int(memory.reserve_kib(asked, one(allocated))[0])
-    least, most = -(-allocated * 20 // 1000), -(-allocated * 50 // 1000)
+    fit = shipped()
+    least, most = (
+        -(-allocated * share // 1000) for share in (fit.fragmented_per_mille, fit.reserve_per_mille)
+    )
     assert held in (least, most, room)
     assert least <= held <= most
 
