@@ -74,7 +74,8 @@ def _lean_columns(space: Space) -> dict[str, Ints]:
     for dp, micro_batch, _ in space.batches:
         batches.setdefault(dp, []).append(micro_batch)
     held = {*space.question.fix, *(limit.axis for limit in space.question.limits)}
-    if not held & {"micro_batch", "microbatches", "vpp"}:
+    # Where the optimizer step is the worst moment, larger microbatches hold no more.
+    if not held & {"micro_batch", "microbatches", "vpp"} and not space.job.software.step_bytes:
         batches = {dp: [min(found)] for dp, found in batches.items()}
     shapes = [
         (tp, cp, pp, micro_batch)

@@ -10,6 +10,7 @@ from hypothesis import Phase, given, settings
 
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.memory_fit import shipped
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import load_gpu
@@ -28,13 +29,14 @@ from tests.optimizer.large import question as large_question
 from tests.optimizer.solving import few_layouts
 
 EXAMPLES = 150 if FULL else 20
-TIGHT_GIB = 1.75
-"""A quarter of a GiB beside the context: too little for the model below on two GPUs."""
+TIGHT_GIB = 0.25
+"""A quarter of a GiB beside context and workspaces: too little for the model below on two GPUs."""
 
 
-def tight(gpus: int = 2, memory_gib: float = TIGHT_GIB, **changes: object) -> Question:
+def tight(gpus: int = 2, room_gib: float = TIGHT_GIB, **changes: object) -> Question:
     """A model of 50M parameters, 0.75 GiB of state, where only so much of it fits."""
-    cluster = small_cluster(memory_gib, per_node=2)
+    fixed = shipped().context_bytes + shipped().workspace_bytes
+    cluster = small_cluster(room_gib + fixed / GIB, per_node=2)
     model = small_model(layers=8, heads=8, head_dim=64, vocab=32000)
     question = small_question(model, gpus, batch=16, seq_len=1024, cluster=cluster)
     return replace(question, **changes)  # type: ignore[arg-type]
@@ -137,7 +139,7 @@ def test_a_larger_gpu_is_named_where_one_is_large_enough() -> None:
 
 def test_what_was_fixed_is_set_free_one_axis_at_a_time() -> None:
     """Either sharding or recomputation would do; the step time is that of the best layout then."""
-    question = tight(4, 2.0, fix={"recompute": "none", "zero_stage": 0, "tp": 1, "pp": 1, "cp": 1})
+    question = tight(4, 0.5, fix={"recompute": "none", "zero_stage": 0, "tp": 1, "pp": 1, "cp": 1})
     ways = by_option(the_miss(search(question), "memory"))
     freed = {axis for axis in question.fix if axis in ways}
     assert freed
@@ -152,7 +154,7 @@ def test_what_was_fixed_is_set_free_one_axis_at_a_time() -> None:
 
 
 def test_a_limit_is_set_free_like_a_fixed_axis() -> None:
-    question = tight(8, 1.8, limits=(Limit("zero_stage", "<=", 0), Limit("tp", "<=", 8)))
+    question = tight(8, 0.3, limits=(Limit("zero_stage", "<=", 0), Limit("tp", "<=", 8)))
     limits = (Limit("tp", "<=", 1), Limit("pp", "<=", 1), Limit("zero_stage", "<=", 0))
     question = replace(question, limits=limits)
     ways = by_option(the_miss(search(question), "memory"))
@@ -167,7 +169,7 @@ def test_a_limit_is_set_free_like_a_fixed_axis() -> None:
 def test_all_axes_are_set_free_where_one_is_not_enough() -> None:
     """With tp, pp and sharding all refused, no single one of them suffices."""
     fix: dict[str, int | str] = {"tp": 1, "pp": 1, "cp": 1, "zero_stage": 0, "recompute": "none"}
-    question = tight(16, 1.6, fix=fix)
+    question = tight(16, 0.1, fix=fix)
     ways = by_option(the_miss(search(question), "memory"))
     assert not set(fix) & set(ways)
     (change,) = ways["fix"]
@@ -196,10 +198,9 @@ def test_no_shorter_sequence_is_suggested_where_the_state_does_not_fit() -> None
 
 
 def test_a_framework_that_shards_is_suggested() -> None:
-    """Megatron shards the optimizer alone: 70B on 16 GPUs fits with ZeRO 3 only."""
-    question = large_question("llama-3.1-70b", 16, batch=64)
-    megatron = large_question("llama-3.1-70b", 16, batch=64)
-    megatron = replace(megatron, job=replace(megatron.job, software=software("megatron-core")))
+    """Megatron shards the optimizer alone: 70B on 16 GPUs of 77 GiB fits with ZeRO 3 only."""
+    question = with_memory(large_question("llama-3.1-70b", 16, batch=64), 77 * GIB)
+    megatron = replace(question, job=replace(question.job, software=software("megatron-core")))
     (change,) = by_option(the_miss(search(megatron), "memory"))["framework"]
     assert change.value == "torchtitan"
     sharded = replace(question, job=replace(question.job, software=software("torchtitan")))
