@@ -250,6 +250,16 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
         ),
         _always,
     ),
+    (
+        Assumption(
+            "A20",
+            "On several pools of GPUs the step ends when the first stage of the slowest pool has "
+            "reduced its gradients; what it gains by ending its backward pass early is left out.",
+            breaks="a slow pool far from the first stage, whose reduction hides behind the rest",
+            checked_by="tests/costmodel/test_mixed.py, a pipeline by hand",
+        ),
+        lambda job, layout: layout.pools_per_stage is not None,
+    ),
 )
 
 ALL: dict[str, Assumption] = {assumption.id: assumption for assumption, _ in _LISTED}

@@ -39,7 +39,9 @@ class Group:
     edge_latency_s: Array
 
 
-def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
+def group(
+    levels: tuple[LinkLevel, ...], size: Ints, stride: Ints, *, copies: int | None = None
+) -> Group:
     """A group of ``size`` ranks that stand ``stride`` GPUs apart.
 
     With n ranks inside a domain, a ring leaves it over n adapters at once: its bandwidth is the
@@ -48,10 +50,13 @@ def group(levels: tuple[LinkLevel, ...], size: Ints, stride: Ints) -> Group:
     the H100 curve of 20 us for 2 x 7 hops). Where groups do not fill domains evenly (6 ranks on
     servers of 8) the one that is cut worst counts, with gcd(size * stride, domain) of its GPUs on
     one side.
+
+    ``copies``: in an exchange a token has so many copies, and those for one domain enter it as one.
     """
     size, stride = np.asarray(size), np.asarray(stride)
     span = size * stride
-    return _crossing(levels, size, [np.gcd(span, one.domain_gpus) // stride for one in levels])
+    held = [np.gcd(span, one.domain_gpus) // stride for one in levels]
+    return _crossing(levels, size, held, copies)
 
 
 def nested_group(
@@ -71,7 +76,9 @@ def nested_group(
     return _crossing(levels, near * far, held)
 
 
-def _crossing(levels: tuple[LinkLevel, ...], size: Ints, held: list[Ints]) -> Group:
+def _crossing(
+    levels: tuple[LinkLevel, ...], size: Ints, held: list[Ints], copies: int | None = None
+) -> Group:
     """A group of which a domain of each level holds ``held`` ranks."""
     size = np.asarray(size)
     shape = np.broadcast(size, *held).shape
@@ -91,11 +98,23 @@ def _crossing(levels: tuple[LinkLevel, ...], size: Ints, held: list[Ints]) -> Gr
         bandwidth = np.where(crosses, through, bandwidth)
         latency = latency + level.latency_s * (size / inside - size / wider)
         leaving = (size - inside) / size / level.bytes_per_s
+        if copies is not None:
+            leaving = leaving * distinct_share(size / inside, copies)
         exchange = np.where(crosses, np.maximum(exchange, leaving), exchange)
         edge = np.where(crosses, np.minimum(edge, level.bytes_per_s), edge)
         edge_latency = np.where(crosses, level.latency_s, edge_latency)
         inside = wider
     return Group(size, bandwidth, latency, exchange, edge, edge_latency)
+
+
+def distinct_share(places: Array, copies: int) -> Array:
+    """Distinct places that ``copies`` independent, even draws hit, over the number of draws.
+
+    n (1 - (1 - 1/n)^k) / k: what is left to send where the copies of a token that go to one place
+    travel as one and are copied there (DeepSeek-V3 technical report 2024, section 3.2.2; DeepEP).
+    """
+    share: Array = places * (1 - (1 - 1 / places) ** copies) / copies
+    return share
 
 
 def all_gather(ranks: Group, gathered_bytes: Array | float, pieces: Array | float = 1.0) -> Array:

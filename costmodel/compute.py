@@ -14,7 +14,13 @@ import numpy as np
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
 from layoutopt.costmodel.counts import count, mean_context_tokens
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import Machine, attention_kernel, fused_norm
+from layoutopt.costmodel.machine import (
+    Machine,
+    attention_kernel,
+    cuda_graphs,
+    dispatcher,
+    fused_norm,
+)
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,10 @@ ZERO = Seconds(np.zeros(1), np.zeros(1))
 
 ALIGNMENT = 8
 """Elements in 16 bytes of 16-bit numbers: widths in multiples of it reach the tensor cores."""
+
+
+REFERENCE_CONTEXT = 8192
+"""Tokens of causal context at which attention's rates are stated."""
 
 
 def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float) -> Seconds:
@@ -99,7 +109,8 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
     """Scores, softmax and values for ``sequences`` sequences, heads over tp, queries over cp.
 
     Flash kernels: causal FLOPs 2 s^2 (d_qk + d_v) / 2 a head forward, 2.5 times that backward
-    (Dao 2023, section 3.1), at the architecture's rates. Other kernels compute the full square
+    (Dao 2023, section 3.1), at the architecture's rates, which a short context does not reach
+    (Efficiency.context_half). Other kernels compute the full square
     and move it through memory, where scale, mask and softmax are one kernel less often than where
     they are not; backward twice that.
     """
@@ -110,7 +121,9 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
     pairs = sequences * heads * seq * seen / cp
     kernel = attention_kernel(job)
     if kernel.startswith("flash"):
-        flops = pairs * (score_dim + value_dim)
+        half = machine.reach.context_half
+        slower = (1 + half / seen) / (1 + half / REFERENCE_CONTEXT)
+        flops = pairs * (score_dim + value_dim) * slower
         forward = flops / machine.attention_forward_flops_per_s
         backward = 2.5 * flops / machine.attention_backward_flops_per_s
         return Seconds(forward + machine.gap_s, backward + 2 * machine.gap_s)
@@ -206,10 +219,23 @@ def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Arr
     return parameters_held * bytes_a_parameter / machine.memory_bytes_per_s
 
 
-def host_floor(job: Job, machine: Machine) -> Seconds:
-    """Least seconds of one layer, set by launching its kernels (about 20 forward, 40 backward)."""
-    kernels = 20.0 if fused_norm(job) else 32.0
-    seconds = np.asarray(kernels * machine.reach.launch_s)
+def host_floor(job: Job, machine: Machine, ep: Ints) -> Seconds:
+    """Least seconds of one layer, set by launching its kernels (about 20 forward, 40 backward).
+
+    A layer of experts launches more: routing, permutation and dispatch, and products for each
+    expert that the GPU holds (Transformer Engine's GroupedLinear calls cuBLAS expert by expert).
+    What is captured in a CUDA graph is not launched: attention and router, or everything.
+    """
+    graphs = cuda_graphs(job)
+    if graphs == "full":
+        return ZERO
+    launches = np.asarray(0.0 if graphs == "layers" else 20.0 if fused_norm(job) else 32.0)
+    moe, reach = job.model.moe, machine.reach
+    if moe is not None:
+        experts = reach.expert_launches + reach.grouped_launches * moe.experts / ep
+        left = reach.graphed_share if graphs == "layers" else 1.0
+        launches = launches + (1 - dense_share(job)) * left * job.software.router_factor * experts
+    seconds = launches * reach.launch_s
     return Seconds(seconds, 2 * seconds)
 
 
@@ -220,8 +246,9 @@ def expert_layers(
 
     Sequence parallelism leaves tokens / tp on a GPU, expert tensor parallelism gathers etp such
     shares; their top_k copies spread over experts / ep experts, each product as narrow as one
-    expert. Router, permutation and combination are passes over memory. Shared experts are cut
-    over tp like a dense MLP.
+    expert. Router, permutation and combination are passes over memory; biases of experts, and the
+    activation after them, are the framework's own operators. Shared experts are cut over tp like a
+    dense MLP.
     """
     model, moe = job.model, job.model.moe
     if moe is None:
@@ -239,14 +266,27 @@ def expert_layers(
     one += gemm(grouped, rows, width, hidden, accumulate)
     routed = one.scaled(held)
     # 5 passes: route, permute, activation, unpermute, weighted sum (reads and writes, 2 bytes).
-    moved = own * moe.top_k * (10.0 * model.hidden + 6.0 * moe.expert_ffn / etp)
+    moved = own * moe.top_k * (10.0 * model.hidden + 6.0 * width)
+    if moe.expert_bias:
+        moved = moved + own * moe.top_k * gated * width * reach.biased_expert_bytes
     passes = moved / machine.memory_bytes_per_s + 8 * machine.gap_s
-    work = routed + Seconds(passes + reach.router_s * job.software.router_factor, 2 * passes)
+    work = routed + Seconds(passes + _count_wait(job, machine), 2 * passes)
     if moe.shared_ffn:
         shared = moe.shared_ffn / tp
         work += gemm(machine, tokens, hidden, gated * shared, accumulate)
         work += gemm(machine, tokens, shared, hidden, accumulate)
     return work
+
+
+def _count_wait(job: Job, machine: Machine) -> float:
+    """Seconds that a layer waits, forward, for the host to read how many tokens each expert got.
+
+    An all-to-all of every copy needs the counts on the host; fused dispatch keeps them on the
+    device (DeepEP), and what a graph has captured cannot ask.
+    """
+    if dispatcher(job) != "alltoall" or cuda_graphs(job) == "full":
+        return 0.0
+    return machine.reach.router_s * job.software.router_factor
 
 
 def dense_share(job: Job) -> float:

@@ -63,13 +63,24 @@ class Efficiency(Frozen):
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
+    context_half: float
+    """Attention rate rises as c / (c + this) with the tokens c that a query can see (Shah 2024,
+    figure 5: 335, 450, 550, 610 and 648 TFLOP/s at 1k, 2k, 4k, 8k and 16k, causal, on an H100)."""
     misaligned_rate: float
     """Rate of a product with a width that is not a multiple of 16 bytes, over an aligned one."""
     expert_rate: float
     """Rate of grouped expert products over that of one product of the same size."""
     router_s: float
-    """Seconds that routing costs a MoE layer and microbatch, forward: sorting, counting and the
-    host's wait for the counts."""
+    """Seconds that a MoE layer waits, forward, where the host has to read the experts' counts."""
+    biased_expert_bytes: float
+    """Bytes that an inner element of an expert moves, forward, where experts have biases: bias and
+    activation are then the framework's own operators."""
+    expert_launches: float
+    """Kernels that a MoE layer launches forward beside a dense layer's, whatever it holds."""
+    grouped_launches: float
+    """The same for each expert that a GPU holds."""
+    graphed_share: float
+    """Share of the two that is left where graphs capture attention, router and preparation."""
     cast_bytes: float
     """Bytes moved per operand element to quantise it for an 8- or 4-bit product."""
     power_exponent: float

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 
-from layoutopt.costmodel import memory, step
+from layoutopt.costmodel import memory, mixed, step
 from layoutopt.costmodel.assumptions import cited_for
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Axes, Ints, axes_of
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
@@ -16,7 +19,7 @@ from layoutopt.costmodel.counts import (
 )
 from layoutopt.costmodel.extrapolation import warnings_for
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.placement import ordered
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
 from layoutopt.costmodel.stages import Stages, even_classes, stages_of
@@ -29,9 +32,12 @@ def estimate(job: Job, layout: Layout) -> Estimate:
     The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
     and no formula reads yet is named in ``warnings`` (A18).
     """
-    job = ordered(job, layout.axis_order)
-    axes, stages = _one(job, layout)
-    step_time = _step_time(job, axes, stages)
+    if layout.pools_per_stage:
+        job, step_time = mixed.whole_job(job, layout), _mixed_step_time(job, layout)
+    else:
+        job = ordered(job, layout.axis_order)
+        axes, stages = _one(job, layout)
+        step_time = _step_time(job, axes, stages)
     size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)
     checkpoint, run = run_plan(job, step_time.time_s, float(write_s[0]), float(stall_s[0]), size)
     return Estimate(
@@ -71,15 +77,30 @@ def allocated_kib(job: Job, axes: Axes) -> Ints:
 def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
     parts = step.step_parts(job, axes, stages).parts
     seconds = {name: float(parts[name][0]) for name in BREAKDOWN}
+    share = 1.0
+    if stages.recomputed is not None:
+        share = float(np.sum(stages.recomputed)) / job.model.layers
+    peak = job.cluster.gpu.peak(job.training.precision) * job.gpus
+    return _rates(
+        job, seconds, share * _repeated_flops_per_token(job, int(axes.recompute[0])), peak
+    )
+
+
+def _mixed_step_time(job: Job, layout: Layout) -> StepTime:
+    again = _repeated_flops_per_token(job, RECOMPUTE.index(layout.recompute))
+    whole = mixed.whole_job(job, layout)
+    return _rates(whole, mixed.step_breakdown(job, layout), again, mixed.peak_flops(job, layout))
+
+
+def _rates(job: Job, seconds: dict[str, float], again_a_token: float, peak_s: float) -> StepTime:
+    """The step with its rates; ``peak_s`` is the FLOP/s of all GPUs at their peak."""
     time_s = sum(seconds.values())
     training = job.training
     tokens = training.tokens_per_step
     useful = model_flops_per_token(job.model, training.seq_len) * tokens
     plain = flops_6nd_per_token(job.model) * tokens
-    again_flops = _repeated_flops_per_token(job, int(axes.recompute[0])) * tokens
-    if stages.recomputed is not None:
-        again_flops *= float(np.sum(stages.recomputed)) / job.model.layers
-    peak = job.cluster.gpu.peak(training.precision) * job.gpus * time_s
+    again_flops = again_a_token * tokens
+    peak = peak_s * time_s
     return StepTime(
         time_s=time_s,
         breakdown_s=seconds,
@@ -113,6 +134,25 @@ def _repeated_flops_per_token(job: Job, recompute: int) -> float:
 
 def memory_of(job: Job, layout: Layout) -> Memory:
     """Peak bytes of every stage of ``layout``, by part."""
+    return _memory_of_pools(job, layout) if layout.pools_per_stage else _memory_of(job, layout)
+
+
+def _memory_of_pools(job: Job, layout: Layout) -> Memory:
+    """Each stage as on its own pool; capacity is that of the fullest stage's GPU."""
+    jobs, plain = mixed.pool_jobs(job), replace(layout, pools_per_stage=None)
+    pools = {name: _memory_of(jobs[name], plain) for name in mixed.stages_on(layout)}
+    stages = tuple(
+        replace(pools[name].stages[n], pool=name, usable_bytes=pools[name].usable_bytes)
+        for n, name in enumerate(layout.pools_per_stage or ())
+    )
+    most = {name: memory.largest_allocation_kib(jobs[name]) * KIB for name in pools}
+    fits = all(one.allocated <= most[one.pool or ""] for one in stages)
+    whole = Memory(capacity_bytes=0, usable_bytes=0, stages=stages, fits=fits)
+    fullest = pools[whole.worst.pool or ""]
+    return replace(whole, capacity_bytes=fullest.capacity_bytes, usable_bytes=fullest.usable_bytes)
+
+
+def _memory_of(job: Job, layout: Layout) -> Memory:
     axes, stages = _one(job, layout)
     parts = memory.stage_bytes(job, axes, stages)
     reserve = memory.reserve_kib(job, parts.allocated)
@@ -131,7 +171,7 @@ def memory_of(job: Job, layout: Layout) -> Memory:
         state.buffers,
         reserve,
     )
-    columns = dict(zip(names, map(row, values), strict=True))
+    columns: dict[str, Any] = dict(zip(names, map(row, values), strict=True))
     layers = stages.layers[0].tolist()
     at_step = np.broadcast_to(parts.at_step, stages.layers.shape)[0]
     listed = tuple(

@@ -24,6 +24,7 @@ class Layout:
     number for all stages or one for each (None: all).
     ``schedule`` "zbv" puts two chunks on a stage in a V, whatever vpp says: the second chunk runs
     back from the last stage to the first, which holds embedding and loss head.
+    ``pools_per_stage``: on a cluster of several pools, the pool that each stage stands on.
     """
 
     tp: int = 1
@@ -45,6 +46,7 @@ class Layout:
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
     axis_order: str = PIPELINE_LAST
+    pools_per_stage: tuple[str, ...] | None = None
 
     @property
     def gpus(self) -> int:

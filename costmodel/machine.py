@@ -24,6 +24,9 @@ class Machine:
     attention_backward_flops_per_s: float
     memory_bytes_per_s: float
     levels: tuple[LinkLevel, ...]
+    """Links as tensor, context, expert and pipeline traffic meets them."""
+    shard_levels: tuple[LinkLevel, ...]
+    """Links as data-parallel traffic meets them: networks slower by the software's comm_factor."""
     reach: Efficiency
     """The efficiencies behind the rates, with the costs of single kernels."""
 
@@ -64,7 +67,8 @@ def _machine(job: Job) -> Machine:
         attention_forward_flops_per_s=attention * reach.attention_forward,
         attention_backward_flops_per_s=attention * reach.attention_backward,
         memory_bytes_per_s=gpu.memory_bytes_per_s * reach.memory / job.software.compute_factor,
-        levels=_levels(job, reach),
+        levels=_levels(job, reach, 1.0),
+        shard_levels=_levels(job, reach, job.software.comm_factor),
         reach=reach,
     )
 
@@ -89,12 +93,29 @@ def fused_norm(job: Job) -> bool:
     return job.software.fused_norm if said is None else said
 
 
-def _levels(job: Job, reach: Efficiency) -> tuple[LinkLevel, ...]:
+def dispatcher(job: Job) -> str:
+    """How tokens reach their experts: the training's word if it says, else the profile's."""
+    return job.training.dispatcher or job.software.dispatcher
+
+
+def cuda_graphs(job: Job) -> str:
+    """What is launched as a graph: the training's word if it says, else the software profile's."""
+    return job.training.cuda_graphs or job.software.cuda_graphs
+
+
+def expert_overlap(job: Job) -> float:
+    """Share of dispatch and combine that is hidden behind another microbatch's compute."""
+    said = job.training.expert_overlap
+    beside = job.software.expert_overlap if said is None else said
+    return job.software.overlap_ep if beside else 0.0
+
+
+def _levels(job: Job, reach: Efficiency, slower: float) -> tuple[LinkLevel, ...]:
     cluster = job.cluster
     levels = []
     for number, level in enumerate(cluster.levels):
         size = used_gpus(level.gpus, cluster.gpus_per_node, job.gpus)
-        share = reach.scaleout / job.software.comm_factor if number else reach.scaleup
+        share = reach.scaleout / slower if number else reach.scaleup
         setup_s = 0.0 if number else reach.collective_s
         rate = level.usable_bytes_per_s * share
         levels.append(LinkLevel(size, rate, level.latency_s, setup_s=setup_s))

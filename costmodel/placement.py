@@ -35,7 +35,7 @@ def replicas(job: Job, size: Ints, tp: Ints, pp: Ints, cp: Ints | int) -> Group:
     Neighbours stand tp GPUs apart; with the pipeline inside, so do the cp ranks of one replica
     alone, and replicas stand tp * cp * pp apart.
     """
-    levels = machine(job).levels
+    levels = machine(job).shard_levels
     if job.axis_order != PIPELINE_INSIDE:
         return collectives.group(levels, size, tp)
     near = np.gcd(size, cp)
@@ -46,7 +46,7 @@ def shard_groups(job: Job, count: Ints, shard: Ints, tp: Ints, pp: Ints) -> Grou
     """``count`` ranks with the same shard, one of each group of ``shard`` replicas (HSDP)."""
     stride = np.asarray(tp) * shard
     inside = job.axis_order == PIPELINE_INSIDE
-    return collectives.group(machine(job).levels, count, stride * pp if inside else stride)
+    return collectives.group(machine(job).shard_levels, count, stride * pp if inside else stride)
 
 
 def expert_replicas(job: Job, pp: Ints, ep: Ints | int, etp: Ints | int) -> Group:
@@ -54,7 +54,7 @@ def expert_replicas(job: Job, pp: Ints, ep: Ints | int, etp: Ints | int) -> Grou
     width = np.asarray(ep * np.asarray(etp), dtype=np.int64)
     count = np.maximum(1, job.gpus // (pp * width))
     stride = width * pp if job.axis_order == PIPELINE_INSIDE else width
-    return collectives.group(machine(job).levels, count, stride)
+    return collectives.group(machine(job).shard_levels, count, stride)
 
 
 def boundary(job: Job, tp: Ints, cp: Ints, pp: Ints) -> Group:

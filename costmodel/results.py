@@ -49,6 +49,10 @@ class StageMemory:
     buffers: int
     reserve: int
     peak_moment: str
+    pool: str | None = None
+    """The pool that the stage stands on, on a cluster of several."""
+    usable_bytes: int | None = None
+    """Of that pool's GPUs; None: as Memory says."""
 
     @property
     def allocated(self) -> int:
@@ -79,8 +83,13 @@ class Memory:
 
     @property
     def worst(self) -> StageMemory:
-        """The stage that holds, and so reserves, most."""
-        return max(self.stages, key=lambda stage: stage.allocated)
+        """The stage that holds, and so reserves, most of what its GPU has."""
+
+        def share(stage: StageMemory) -> float:
+            # Without pools all stages have one GPU, and the bytes themselves decide.
+            return stage.allocated / (stage.usable_bytes or 1)
+
+        return max(self.stages, key=share)
 
 
 @dataclass(frozen=True)

@@ -2,35 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+from layoutopt.costmodel.broken import Broken as Broken
+from layoutopt.costmodel.broken import divisors as divisors
+from layoutopt.costmodel.broken import nearest_of as nearest_of
+from layoutopt.costmodel.framework_rules import framework_broken, uneven_chunks_fit, zero_is_run
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
 from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
+from layoutopt.costmodel.pool_rules import broken_pool_rules
 from layoutopt.costmodel.stages import even_split
-
-
-@dataclass(frozen=True)
-class Broken:
-    """A rule that a layout breaks: a sentence with the numbers, and what to change it to."""
-
-    rule: str
-    field: str
-    value: object
-    message: str
-    nearest: tuple[object, ...] = ()
-
-
-def divisors(number: int) -> tuple[int, ...]:
-    """All divisors of ``number`` >= 1, in rising order."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return tuple(small + [number // d for d in reversed(small) if d * d != number])
-
-
-def nearest_of(values: tuple[int, ...] | list[int], wanted: int, n: int = 3) -> tuple[int, ...]:
-    """The ``n`` of ``values`` nearest to ``wanted``, in rising order."""
-    return tuple(sorted(sorted(values, key=lambda v: (abs(v - wanted), v))[:n]))
 
 
 def tensor_parallel_fits(job: Job, tp: int) -> bool:
@@ -68,6 +49,11 @@ def pipeline_fits(job: Job, pp: int, vpp: int) -> bool:
     return (layers >= chunks and layers % chunks == 0) or (layers + 2) % chunks == 0
 
 
+def _chunks_fit(job: Job, pp: int, vpp: int) -> bool:
+    """Even chunks, or uneven ones where the framework takes them."""
+    return pipeline_fits(job, pp, vpp) or uneven_chunks_fit(job, pp, vpp)
+
+
 def interleaving_fits(pp: int, vpp: int, microbatches: int) -> bool:
     """Interleaving works on groups of pp microbatches (Narayanan 2021, section 2.2)."""
     return vpp == 1 or microbatches % pp == 0
@@ -84,10 +70,8 @@ def expert_parallel_fits(job: Job, ep: int, etp: int, pp: int) -> bool:
 
 
 def sharding_fits(job: Job, zero_stage: int, pp: int) -> bool:
-    """Megatron shards at most the optimizer; DeepSpeed refuses ZeRO >= 2 with a pipeline."""
-    if job.software.framework in ("megatron", "nemo"):
-        return zero_stage <= 1
-    return job.software.framework != "deepspeed" or zero_stage <= 1 or pp == 1
+    """The framework shards state this far, with this pipeline (data/framework_rules.yaml)."""
+    return zero_is_run(job, zero_stage, pp)
 
 
 def broken_rules(job: Job, layout: Layout) -> list[Broken]:
@@ -97,7 +81,9 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     found += _pipeline(job, layout)
     found += _framework_pipeline(job, layout)
     found += _experts_and_sharding(job, layout)
+    found += framework_broken(job, layout)
     found += _order(job, layout)
+    found += [Broken(*one) for one in broken_pool_rules(job, layout)]
     return found
 
 
@@ -222,7 +208,7 @@ def _pipeline(job: Job, layout: Layout) -> list[Broken]:
                 (layers,),
             )
         )
-    elif split is None and not pipeline_fits(job, layout.pp, layout.vpp):
+    elif split is None and not _chunks_fit(job, layout.pp, layout.vpp):
         legal = [
             v for v in range(1, (layers + 2) // layout.pp + 1) if pipeline_fits(job, layout.pp, v)
         ]
@@ -327,17 +313,6 @@ def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
                 f"ep {layout.ep} x etp {layout.etp} x pp {layout.pp} must divide {job.gpus} GPUs "
                 f"and ep must divide {experts} experts",
                 nearest_of(legal, layout.ep),
-            )
-        )
-    if not sharding_fits(job, layout.zero_stage, layout.pp):
-        found.append(
-            Broken(
-                "framework_shards",
-                "zero_stage",
-                layout.zero_stage,
-                f"{job.software.framework} does not run zero_stage {layout.zero_stage} with pp "
-                f"{layout.pp}",
-                (0, 1),
             )
         )
     shard = layout.shard_degree

@@ -144,6 +144,7 @@ def sync_seconds(
     group: Ints | None = None,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    first: Flags | bool = True,
     head: Flags | bool = False,
     cp: Ints | int = 1,
 ) -> Sync:
@@ -153,20 +154,22 @@ def sync_seconds(
     gradients and gathers weights; ZeRO-2/3 did both per microbatch: only the ends (embedding, head)
     are left here (A15). Where the shard group is a part of the replicas (HSDP) its shards are then
     summed across the parts. Expert weights reduce over their own group. ``head``: the first stage
-    holds the loss head too, as it does alone.
+    holds the loss head too, as it does alone; ``first``: it holds the embedding, as the first one
+    of all does and the first one of another pool does not.
     """
     software = job.software
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if group is None else group
     ranks = placement.replicas(job, size, tp, pp, cp)
     sharded = ranks if shard is None else placement.replicas(job, shard, tp, pp, cp)
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), (pp == 1) | head)
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
     pieces = collectives.buckets(once, sharded)
     reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
     gather = collectives.all_gather(sharded, 2.0 * once, pieces)
+    gather = gather + software.owner_s * np.where(sharded.size > 1, sharded.size, 0)
     if shard is not None:
         replicas = placement.shard_groups(job, size // shard, shard, tp, pp)
         across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
@@ -201,12 +204,16 @@ def optimizer_seconds(
     shard: Ints | None = None,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    first: Flags | bool = True,
     head: Flags | bool = False,
 ) -> Array:
-    """Optimizer step of the first stage: axes (tp, pp, zero_stage). ``head`` as in sync_seconds."""
+    """Optimizer step of the first stage: axes (tp, pp, zero_stage).
+
+    ``first`` and ``head`` as in sync_seconds.
+    """
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(True), (pp == 1) | head)
+    dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     held = dense / np.where(z >= 1, size, 1)
     if job.model.moe is not None:
         replicas = np.maximum(1, job.gpus // (pp * ep * np.asarray(etp)))

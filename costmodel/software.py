@@ -13,6 +13,7 @@ import yaml
 
 from layoutopt.costmodel.layout import PIPELINE_LAST
 from layoutopt.costmodel.model import Frozen
+from layoutopt.costmodel.training import CudaGraphs, Dispatcher
 from layoutopt.errors import InputError
 
 
@@ -90,19 +91,26 @@ class Software(Frozen):
     2021, section 4.1)."""
     overlap_pp: float = 0.0
     """Share of point-to-point messages hidden behind compute."""
+    dispatcher: Dispatcher = "alltoall"
+    cuda_graphs: CudaGraphs = "none"
+    expert_overlap: bool = False
+    """Dispatch and combine run beside another microbatch's compute."""
     overlap_ep: float = 0.0
-    """Share of expert dispatch and combine hidden behind compute."""
+    """Share of expert dispatch and combine that is hidden where they run beside compute."""
     compute_factor: float = 1.0
     """Kernel time over that of the architecture's reference kernels."""
     elementwise_factor: float = 1.0
     """Bytes that elementwise work moves over those of fused kernels (eager frameworks: more)."""
     router_factor: float = 1.0
-    """Time that routing costs an expert layer over the shared figure (CUDA graphs and device-side
-    counts: less)."""
+    """Launches and waits of an expert layer over the shared figures."""
     tp_factor: float = 1.0
     """Time of tensor-parallel collectives over that of large ones on the same link."""
     comm_factor: float = 1.0
-    """Network time over that of a clean fabric at the architecture's bus efficiency."""
+    """Network time of data-parallel traffic over that of a clean fabric at the architecture's bus
+    efficiency: many small or unbucketed collectives, copies to and from their buffers."""
+    owner_s: float = 0.0
+    """Seconds a step for each rank of the shard group: where whole tensors belong to one rank, each
+    rank broadcasts its new weights in turn (InternEvo, HybridZeroOptimizer.broadcast_params)."""
     microbatch_overhead_s: float = 0.0
     """Seconds a microbatch costs a stage, whatever its size."""
     step_overhead_s: float = 0.0

@@ -234,18 +234,21 @@ class Once:
         return traffic + self.tied + self.optimizer
 
 
-def first_stage_once(job: Job, axes: Axes, layers: Ints) -> Once:
-    """The first stage's share of what comes once a step, with ``layers`` layers on it."""
+def first_stage_once(
+    job: Job, axes: Axes, layers: Ints, first: Flags | bool = True, last: Flags | bool = False
+) -> Once:
+    """A stage's share of what comes once a step, with ``layers`` layers on it: the first stage's,
+    or what is ``first`` and ``last`` of the pipeline."""
     where = (job, axes.tp, axes.pp, axes.zero_stage, layers)
-    shard, ep, etp, head = axes.shard_degree, axes.ep, axes.etp, axes.v_shape
+    shard, ep, etp, head = axes.shard_degree, axes.ep, axes.etp, axes.v_shape | last
     sync = sharding.sync_seconds(
-        *where, shard=shard, group=axes.group, ep=ep, etp=etp, head=head, cp=axes.cp
+        *where, shard=shard, group=axes.group, ep=ep, etp=etp, first=first, head=head, cp=axes.cp
     )
     return Once(
         sync.reduce,
         sync.gather,
         sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp),
-        sharding.optimizer_seconds(*where, shard=shard, ep=ep, etp=etp, head=head),
+        sharding.optimizer_seconds(*where, shard=shard, ep=ep, etp=etp, first=first, head=head),
     )
 
 
@@ -255,7 +258,15 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     The reduction hides behind the stage's last backward passes, the gather behind its first
     forward passes: the first stage ends its backward last, with nothing to wait for (A3).
     """
-    once = first_stage_once(job, axes, stages.layers[..., 0])
+    seconds, optimizer = held_once(job, axes, stages, mixed)
+    return seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp), optimizer
+
+
+def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
+    """The same without the sum of a shared table: what the first listed stage holds costs it."""
+    once = first_stage_once(
+        job, axes, stages.layers[..., 0], stages.first[..., 0], stages.last[..., 0]
+    )
     software, passes = job.software, overlap_window(axes.pp, axes.interleaved)
 
     def window(way: Callable[[LayerKind], Array]) -> Array:
@@ -268,4 +279,4 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     forward = window(lambda kind: kind.terms.forward)
     seconds = exposed(once.reduce, backward, software.overlap_grad_reduce)
     seconds = seconds + exposed(once.gather, forward, software.overlap_param_gather)
-    return seconds + once.tied, once.optimizer
+    return seconds, once.optimizer

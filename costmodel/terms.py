@@ -15,7 +15,7 @@ from layoutopt.costmodel import collectives, compute, placement
 from layoutopt.costmodel.axes import FULL, Array, Flags, Ints
 from layoutopt.costmodel.compute import Seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import Machine, machine
+from layoutopt.costmodel.machine import Machine, dispatcher, expert_overlap, machine
 
 
 @dataclass(frozen=True)
@@ -92,15 +92,17 @@ def layer_terms(
         only_mlp = Seconds(mlp.forward - projections.forward, mlp.backward - projections.backward)
         work += only_mlp.scaled(dense)
         work += compute.expert_layers(job, rates, tokens, tp, ep, etp).scaled(1 - dense)
-    floor = compute.host_floor(job, rates)
-    both = Seconds(
-        np.maximum(work.forward + core.forward, floor.forward),
-        np.maximum(work.backward + core.backward, floor.backward),
-    )
     again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
     cp_comm = _cp_comm(job, rates, tokens, tp, cp, core, recompute, cp_kind)
     ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(1 - dense)
+    floor = compute.host_floor(job, rates, ep)
+    # Collectives run on the device too: a layer waits for the host where both are over.
+    comm = tp_comm.forward + cp_comm.forward + ep_comm.forward
+    both = Seconds(
+        np.maximum(work.forward + core.forward, floor.forward - comm),
+        np.maximum(work.backward + core.backward, floor.backward - comm),
+    )
     return LayerTerms(
         compute=both,
         # A layer that is run again launches its kernels again, so the floor holds here too.
@@ -177,16 +179,20 @@ def _ep_comm(
 ) -> Seconds:
     """Dispatch and combine: two all-to-alls of top_k copies of the hidden state a direction.
 
+    Copies for one domain travel as one where the dispatcher does so. Of what runs beside another
+    microbatch's compute a share is hidden.
+
     Expert tensor parallelism gathers the copies of its etp ranks, and scatters their sums.
     """
     moe = job.model.moe
     if moe is None:
         return compute.ZERO
-    ranks = collectives.group(rates.levels, ep, etp)
+    copies = moe.top_k if dispatcher(job) == "deduplicated" else None
+    ranks = collectives.group(rates.levels, ep, etp, copies=copies)
     sent = 2.0 * tokens / tp * moe.top_k * job.model.hidden
     inner = collectives.group(rates.levels, etp, np.asarray(1))
     wire = 2 * collectives.all_to_all(ranks, sent) + collectives.all_reduce(inner, sent * etp)
-    once = wire * (1 - job.software.overlap_ep)
+    once = wire * (1 - expert_overlap(job))
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
@@ -210,7 +216,14 @@ def message_seconds(
     scatters and gathers, each tp rank sends its own share (Narayanan 2021, section 4.1).
     """
     link = placement.boundary(job, tp, cp, pp)
-    share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
-    size = 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share
+    size = message_bytes(job, tp, cp, micro_batch, sp=sp)
     both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
     return np.where(np.asarray(pp) > 1, both, 0.0)
+
+
+def message_bytes(
+    job: Job, tp: Ints, cp: Ints, micro_batch: Ints, *, sp: Flags | bool = True
+) -> Array:
+    """What one GPU sends to the next stage for one microbatch: its share of the hidden state."""
+    share = np.where(np.asarray(sp) | job.software.scatter_gather, tp, 1)
+    return 2.0 * tokens_per_gpu(job, cp, micro_batch) * job.model.hidden / share

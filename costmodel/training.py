@@ -8,6 +8,12 @@ from layoutopt.costmodel.model import Frozen
 
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]
 
+Dispatcher = Literal["alltoall", "deduplicated"]
+"""alltoall: every copy of a token travels (Megatron's all-to-all). deduplicated: copies for one
+domain travel as one, in fused kernels (DeepEP, HybridEP)."""
+CudaGraphs = Literal["none", "layers", "full"]
+"""layers: attention, router and what prepares dispatch; full: the whole iteration."""
+
 
 class Training(Frozen):
     """One pretraining run. ``global_batch`` counts sequences per optimizer step."""
@@ -22,6 +28,13 @@ class Training(Frozen):
     """None: what the software profile and the GPU use."""
     fused_norm: bool | None = None
     """None: what the software profile does."""
+    dispatcher: Dispatcher | None = None
+    """How tokens reach their experts; None: what the software profile does."""
+    cuda_graphs: CudaGraphs | None = None
+    """What is launched as a captured graph; None: what the software profile does."""
+    expert_overlap: bool | None = None
+    """Whether dispatch and combine run beside another microbatch's compute; None: what the software
+    profile does."""
 
     @property
     def tokens_per_step(self) -> int:

@@ -19,7 +19,7 @@ from layoutopt.hardware_profiles.gpu_file import read_gpu
 from layoutopt.hardware_profiles.reading import Fields
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Level, Storage
 
-_LATER = ("pools", "switches")
+_LATER = ("switches",)
 
 
 def read_cluster(data: dict[str, Any], where: str) -> Cluster:
@@ -27,9 +27,84 @@ def read_cluster(data: dict[str, Any], where: str) -> Cluster:
     fields = Fields(data, where)
     for key in _LATER:
         if key in data:
-            raise fields.error(key, "is not read by this version: one GPU type, no switch map")
+            raise fields.error(key, "is not read by this version: no switch map")
+    return _mixed(fields) if "pools" in data else _uniform(fields, fields.text("name") or where)
+
+
+def _mixed(fields: Fields) -> Cluster:
+    """Pools of one GPU type each, and the link between them; storage is shared."""
+    name = fields.text("name") or fields.where
+    given = fields.items("pools")
+    if len(given) < 2:
+        raise fields.error("pools", "needs two pools or more; without it a cluster is one")
     filled: list[Filled] = []
-    name = fields.text("name") or where
+    storage = _storage(fields, filled)
+    failures = fields.figure("failures_per_gpu_hour", reading.FAILURES)
+    pools = [_pool(one, storage, failures) for one in given]
+    names = [pool.name for pool in pools]
+    for n, (one, pool) in enumerate(zip(given, pools, strict=True)):
+        if names.index(pool.name) < n:
+            raise one.error("name", f"{pool.name} is the name of two pools", value=pool.name)
+        filled += [
+            each.model_copy(update={"option": f"pools.{pool.name}.{each.option}"})
+            for each in pool.filled
+        ]
+    link = fields.mapping("pool_link", required=True)
+    if link is None:
+        raise fields.error("pool_link", "is missing")
+    cluster = pools[0].model_copy(
+        update={
+            "name": name,
+            "source": fields.text("source"),
+            "filled": tuple(filled),
+            "pools": tuple(pools),
+            "pool_link": _pool_link(link, sum(pool.all_gpus or 0 for pool in pools), filled),
+        }
+    )
+    fields.done()
+    return cluster.model_copy(update={"filled": tuple(filled)})
+
+
+def _pool(fields: Fields, storage: Storage, failures: float | None) -> Cluster:
+    """One pool: a cluster with a name and a number of nodes; storage and, where the pool does not
+    state its own, the failure rate are everybody's."""
+    name = fields.text("name", required=True) or ""
+    if not name.replace("-", "").replace("_", "").replace(".", "").isalnum() or name.isdigit():
+        raise fields.error("name", f"{name[:40]!r} is not letters, digits, -, _ and .", value=name)
+    for key in ("nodes", "gpu"):
+        fields.take(key, required=True)
+    if fields.has("storage"):
+        raise fields.error("storage", "is shared: it stands beside pools, not in one of them")
+    shared: dict[str, object] = {"storage": storage}
+    if failures is not None and not fields.has("failures_per_gpu_hour"):
+        shared["failures_per_gpu_hour"] = failures
+    pool = _uniform(fields, name)
+    filled = tuple(one for one in pool.filled if one.option.partition(".")[0] not in shared)
+    return pool.model_copy(update={**shared, "filled": filled})
+
+
+def _pool_link(fields: Fields, gpus: int, filled: list[Filled]) -> Level:
+    """The link between pools: a network level over all of them."""
+    rate = fields.figure("bandwidth_per_gpu_one_way", reading.ADAPTER, required=True)
+    latency = fields.figure("latency", reading.LATENCY)
+    if latency is None:
+        latency = defaults().latency_s["network"]
+        filled.append(defaults().filled("pool_link.latency", "latency.network"))
+    factor = fields.figure("oversubscription", reading.OVERSUBSCRIPTION)
+    fields.done()
+    return Level(
+        name="pool_link",
+        gpus=gpus,
+        bytes_per_s_per_gpu_one_way=float(rate or 0.0),
+        latency_s=float(latency),
+        oversubscription=float(factor or 1.0),
+    )
+
+
+def _uniform(fields: Fields, name: str) -> Cluster:
+    """A cluster of one GPU type."""
+    data = fields.data
+    filled: list[Filled] = []
     levels = fields.items("levels")
     gpu = _gpu(fields, levels)
     per_node = _gpus_per_node(fields, gpu, filled)

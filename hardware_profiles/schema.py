@@ -143,6 +143,17 @@ class Cluster(Frozen):
     source: str | None = None
     filled: tuple[Filled, ...] = ()
     """Defaults that were taken, in the order of the fields."""
+    pools: tuple[Cluster, ...] = ()
+    """Parts with a GPU type each; the fields above are then those of the first one."""
+    pool_link: Level | None = None
+    """Between pools, per GPU; where there are several."""
+
+    @property
+    def all_gpus(self) -> int | None:
+        """GPUs of all nodes, of all pools; None where there are as many as are asked for."""
+        if self.pools:
+            return sum(pool.all_gpus or 0 for pool in self.pools)
+        return None if self.nodes is None else self.nodes * self.gpus_per_node
 
 
 class Figure(Frozen):

@@ -15,7 +15,7 @@ from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate, memory_of
 from layoutopt.costmodel.layout import PIPELINE_INSIDE, RECOMPUTE, Layout
 from layoutopt.costmodel.results import Estimate, Run
-from layoutopt.costmodel.rules import broken_rules
+from layoutopt.costmodel.rules import broken_rules, pipeline_fits
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.question import AXES, Limit, Question
 
@@ -126,6 +126,8 @@ def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
     job = question.job
     defaults = default_layout_values(job.software, tp=shape.tp, pp=shape.pp)
     for vpp in range(1, job.model.layers + 3):
+        if not pipeline_fits(job, shape.pp, vpp):
+            continue  # Uneven chunks are legal where a framework takes them, but not searched.
         for zero_stage in (0, 1, 2, 3):
             for recompute in RECOMPUTE:
                 layout = replace(

@@ -22,6 +22,7 @@ from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
 from layoutopt.optimizer.pipelining import asks_usual
+from layoutopt.optimizer.pools import search_pools
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space
@@ -36,6 +37,8 @@ def search(question: Question, budget: Budget | None = None) -> Outcome:
     or the budget, is an Outcome.
     """
     budget = budget or Budget()
+    if question.job.cluster.pools:
+        return search_pools(question, budget)
     began = time.monotonic()
     space = orders.first_space(question)
     if space is None:

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from layoutopt.costmodel import framework_rules as framework
 from layoutopt.costmodel import rules as legal
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
@@ -43,6 +44,12 @@ def context_halves_the_sequence(job: Job, cp: int) -> bool:
     return legal.context_parallel_fits(job, cp)
 
 
+def framework_has_the_axis(job: Job, axis: str, value: int) -> bool:
+    """The framework runs the axis at that degree; nanotron copies no key-value heads."""
+    has = framework.axis_is_run(job, axis, value)
+    return has and (axis != "tp" or framework.heads_are_not_copied(job, value))
+
+
 AXIS_RULES: dict[str, Callable[[Job, int], bool]] = {
     "tp": tensor_divides_heads,
     "cp": context_halves_the_sequence,
@@ -53,6 +60,7 @@ and the experts, and no more stages than layers, are the domains themselves (ari
 RULES = (
     "tensor_divides_heads",
     "context_halves_the_sequence",
+    "framework_has_the_axis",
     "keep_to_fix",
     "keep_to_limits",
     "use_every_gpu",
@@ -117,14 +125,27 @@ class Space:
             (pp, vpp)
             for pp in self.values["pp"]
             for vpp in self.values["vpp"]
-            if (legal.pipeline_fits(self.job, pp, vpp) if whole else pp > 1 or vpp == 1)
+            if (self._cuts(pp, vpp) if whole else pp > 1 or vpp == 1)
+        )
+
+    def _cuts(self, pp: int, vpp: int) -> bool:
+        return legal.pipeline_fits(self.job, pp, vpp) and framework.stages_are_even(
+            self.job, pp, vpp
         )
 
     def splits(self, tp: int, cp: int) -> bool:
-        """Sequence parallelism, where it is used, gives every rank whole positions."""
+        """Sequence parallelism, where it is used, gives every rank whole positions; the framework
+        runs experts, and cuts the sequence, this way."""
+        if self.keeps("sequence_parallel_splits") and not self._framework_splits(tp, cp):
+            return False
         if not self.keeps("sequence_parallel_splits") or not uses_sequence_parallel(self.job, tp):
             return True
         return legal.sequence_splits(self.job, tp, cp)
+
+    def _framework_splits(self, tp: int, cp: int) -> bool:
+        sequence = uses_sequence_parallel(self.job, tp)
+        experts = framework.experts_run_with(self.job, tp, sequence)
+        return experts and framework.halves_are_whole(self.job, tp, cp)
 
     def groups(self, pp: int, vpp: int, microbatches: int) -> bool:
         """Interleaving works on groups of pp microbatches."""
@@ -212,6 +233,10 @@ def arithmetic_values(job: Job) -> Values:
 def _allowed(question: Question, axis: str, value: int, off: frozenset[str]) -> bool:
     rule = AXIS_RULES.get(axis)
     if rule is not None and rule.__name__ not in off and not rule(question.job, value):
+        return False
+    if "framework_has_the_axis" not in off and not framework_has_the_axis(
+        question.job, axis, value
+    ):
         return False
     if axis in question.fix and "keep_to_fix" not in off and value != fixed(question, axis):
         return False

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -15,6 +17,7 @@ from layoutopt.costmodel.collectives import (
     all_reduce,
     all_to_all,
     buckets,
+    distinct_share,
     farthest,
     group,
     reduce_scatter,
@@ -91,6 +94,19 @@ def test_an_exchange_leaves_a_server_over_one_adapter_each() -> None:
     assert all_to_all(ranks(16), 16e9)[0] == pytest.approx(0.8 + 24e-6)
     assert all_to_all(ranks(8), 8e9)[0] == pytest.approx(0.070 + 7e-6)
     assert all_to_all(ranks(4, 8), 4e9)[0] == pytest.approx(0.3 + 30e-6)
+
+
+def test_copies_for_one_server_travel_as_one() -> None:
+    """Two draws of two places hit 1.5 of them, of one place 1; checked over all draws of 3 of 4.
+
+    16 ranks on 2 servers, top 8: 2 (1 - 1/256) / 8 of the copies' 8 GB leave the server.
+    """
+    assert distinct_share(np.array([1.0, 2.0]), 2).tolist() == [0.5, 0.75]
+    draws = [len(set(draw)) for draw in itertools.product(range(4), repeat=3)]
+    assert distinct_share(np.array([4.0]), 3)[0] == pytest.approx(np.mean(draws) / 3)
+    once = group(LEVELS, ints(16), ints(1), copies=8)
+    share = 2 * (1 - 2.0**-8) / 8
+    assert all_to_all(once, 16e9)[0] == pytest.approx(share * 0.8 + 24e-6)
 
 
 def test_a_ring_of_sends_goes_at_the_pace_of_its_farthest_pair() -> None:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from layoutopt.costmodel import compute
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, Array, ints
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.training import CudaGraphs
 from tests.costmodel.cases import CLUSTER, EXPERTS, IDEAL, LATENT, SMALL, flag, job, one, soft
 
 T = np.array([1000.0])
@@ -81,6 +84,18 @@ def test_flash_attention_does_half_the_square() -> None:
     assert core.backward[0] == pytest.approx(2.5 * flops / 100e12)
     cut = compute.attention_core(asked, machine(asked), np.array([3.0]), one(2), one(2))
     assert cut.total[0] == pytest.approx(core.total[0] / 4)
+
+
+def test_attention_is_slower_on_a_short_context() -> None:
+    """Rates are stated at 8,192 tokens; with a half of 1,000, 1,000 tokens reach 9192 / 16384."""
+    figures = IDEAL.model_copy(update={"context_half": 1000.0})
+    for seq_len, slower in ((8192, 1.0), (1000, 2 / (1 + 1000 / 8192))):
+        asked, ideal = (job(efficiency=e, seq_len=seq_len) for e in (figures, IDEAL))
+        got, free = (
+            compute.attention_core(each, machine(each), np.ones(1), one(1), one(1)).total[0]
+            for each in (asked, ideal)
+        )
+        assert got == pytest.approx(free * slower)
 
 
 def test_windows_and_chunks_shorten_attention() -> None:
@@ -206,8 +221,46 @@ def test_what_is_run_again(scope: str, work: list[float], core: list[float]) -> 
 def test_launching_takes_twice_as_long_backward() -> None:
     """20 kernels of 5 us forward, 40 backward."""
     slow = job(efficiency=IDEAL.model_copy(update={"launch_s": 5e-6}))
-    floor = compute.host_floor(slow, machine(slow))
+    floor = compute.host_floor(slow, machine(slow), one(1))
     assert (floor.forward, floor.backward) == pytest.approx((100e-6, 200e-6))
+
+
+@pytest.mark.parametrize(("graphs", "kernels"), [("none", 20 + 600), ("layers", 300), ("full", 0)])
+def test_graphs_leave_less_to_launch(graphs: CudaGraphs, kernels: int) -> None:
+    """400 kernels of a layer of experts and 100 for each of the 2 held; graphs of layers leave half
+    of them and nothing of attention's."""
+    figures = {"launch_s": 5e-6, "expert_launches": 400.0, "grouped_launches": 100.0}
+    slow = job(EXPERTS, efficiency=IDEAL.model_copy(update=figures), cuda_graphs=graphs)
+    floor = compute.host_floor(slow, machine(slow), one(4))
+    assert np.ravel(floor.forward)[0] == pytest.approx(kernels * 5e-6)
+    assert np.ravel(floor.backward)[0] == pytest.approx(2 * kernels * 5e-6)
+
+
+def test_only_an_exchange_of_all_copies_waits_for_its_counts() -> None:
+    """1 ms forward, unless dispatch is fused or captured."""
+    waits = IDEAL.model_copy(update={"router_s": 1e-3})
+
+    def forward(**training: Any) -> float:
+        asked = job(EXPERTS, efficiency=waits, **training)
+        got = compute.expert_layers(asked, machine(asked), T, one(1), one(4), one(1))
+        return float(got.forward[0])
+
+    free = forward(dispatcher="deduplicated")
+    assert forward() == pytest.approx(free + 1e-3)
+    assert forward(cuda_graphs="layers") == forward()
+    assert forward(cuda_graphs="full") == free
+
+
+def test_biases_of_experts_cost_passes_over_memory() -> None:
+    """2,000 copies of 256 inner elements (gate and value) of 10 bytes each."""
+    assert EXPERTS.moe is not None
+    moe = EXPERTS.moe.model_copy(update={"expert_bias": True})
+    plain, biased = job(EXPERTS), job(EXPERTS.model_copy(update={"moe": moe}))
+    before, after = (
+        compute.expert_layers(asked, machine(asked), T, one(1), one(4), one(1)).forward[0]
+        for asked in (plain, biased)
+    )
+    assert after == pytest.approx(before + 2000 * 256 * 10 / 1e12)
 
 
 def test_share_of_dense_layers() -> None:

@@ -23,12 +23,16 @@ def test_an_unknown_architecture_is_taken_as_hopper() -> None:
 
 
 def test_rates_are_peaks_times_shares() -> None:
-    """60% of 100 TFLOP/s, 50% of 1 TB/s, 80% of 100 GB/s, half of 10 GB/s over a factor of 2."""
+    """60% of 100 TFLOP/s, 50% of 1 TB/s, 80% of 100 GB/s, half of 10 GB/s; over a factor of 2 where
+    data parallelism sends."""
     shares = {"gemm16": 0.6, "memory": 0.5, "scaleup": 0.8, "scaleout": 0.5}
     rates = machine(job(efficiency=IDEAL.model_copy(update=shares), software=soft(comm_factor=2.0)))
     assert rates.gemm_flops_per_s == rates.gemm16_flops_per_s == pytest.approx(60e12)
     assert rates.memory_bytes_per_s == 0.5e12
     assert [level.bytes_per_s for level in rates.levels] == pytest.approx(
+        [0.8 * NVLINK, 0.5 * NETWORK]
+    )
+    assert [level.bytes_per_s for level in rates.shard_levels] == pytest.approx(
         [0.8 * NVLINK, 0.5 / 2 * NETWORK]
     )
 

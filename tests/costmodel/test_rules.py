@@ -9,6 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel import rules
+from layoutopt.costmodel.framework_rules import axis_is_run, uneven_chunks_fit
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from tests.costmodel.cases import EXPERTS, SMALL, job, soft
@@ -122,8 +123,11 @@ def test_experts_divide() -> None:
     [
         ("megatron", 0, 4, True),
         ("megatron", 1, 4, True),
-        ("megatron", 2, 1, False),
-        ("nemo", 3, 1, False),
+        ("megatron", 2, 1, True),
+        ("megatron", 2, 2, False),
+        ("nemo", 3, 1, True),
+        ("nanotron", 2, 1, False),
+        ("jax", 1, 1, False),
         ("deepspeed", 3, 1, True),
         ("deepspeed", 1, 4, True),
         ("deepspeed", 2, 4, False),
@@ -154,12 +158,14 @@ def test_frameworks_shard_what_they_shard(framework: str, stage: int, pp: int, r
     ],
 )
 def test_a_broken_rule_says_its_numbers(change: dict[str, object], rule: str, words: str) -> None:
-    found = broken(job(), replace(LEGAL, **change))  # type: ignore[arg-type]
+    # Uneven chunks are legal for generic, and nothing else here asks who runs it.
+    asked = job(software=soft(framework="torchtitan")) if rule == "even_chunks" else job()
+    found = broken(asked, replace(LEGAL, **change))  # type: ignore[arg-type]
     assert words in found[rule].message
 
 
 def test_a_framework_says_what_it_does_not_run() -> None:
-    asked = job(software=soft(framework="deepspeed"))
+    asked = job(software=soft(name="deepspeed", framework="deepspeed"))
     found = broken(asked, replace(LEGAL, zero_stage=3))["framework_shards"]
     assert found.message == "deepspeed does not run zero_stage 3 with pp 2"
     assert found.nearest == (0, 1)
@@ -170,7 +176,8 @@ def test_nearest_legal_values_are_told() -> None:
     assert broken(job(), replace(LEGAL, tp=3))["tensor_divides_heads"].nearest == (1, 2, 4)
     batch = broken(job(global_batch=60), LEGAL)["use_the_batch"]
     assert batch.nearest == (56, 64)
-    assert broken(job(), replace(LEGAL, vpp=5))["even_chunks"].nearest == (3, 6, 7)
+    even = job(software=soft(framework="torchtitan"))
+    assert broken(even, replace(LEGAL, vpp=5))["even_chunks"].nearest == (3, 6, 7)
 
 
 @given(
@@ -191,7 +198,8 @@ def test_nothing_broken_means_every_rule_holds(
         and rules.tensor_parallel_fits(asked, tp)
         and rules.context_parallel_fits(asked, cp, tp)
         and (tp == 1 or rules.sequence_splits(asked, tp, cp))
-        and rules.pipeline_fits(asked, pp, vpp)
+        and (rules.pipeline_fits(asked, pp, vpp) or uneven_chunks_fit(asked, pp, vpp))
+        and axis_is_run(asked, "vpp", vpp)
         and rules.interleaving_fits(pp, vpp, m)
         and rules.sharding_fits(asked, stage, pp)
     )

@@ -148,6 +148,36 @@ def test_experts_dispatch_and_combine() -> None:
     assert layer(job(), ep=1).ep_comm.total[0] == 0
 
 
+def test_fused_dispatch_sends_copies_for_one_rank_once() -> None:
+    """2 copies over 4 ranks: 4 (1 - 9/16) = 1.75 of the 2 are distinct."""
+    comm = layer(job(EXPERTS, dispatcher="deduplicated"), tp=2, ep=4).ep_comm
+    assert comm.forward[0] == pytest.approx(2 * (3e-6 + 1.75 / 2 * 0.75 * 16_384 / 100e9))
+
+
+def test_dispatch_hides_where_it_runs_beside_compute() -> None:
+    """A share of 0.75 hidden, where the framework or the job overlaps at all."""
+    whole = layer(job(EXPERTS), ep=4).ep_comm.total[0]
+    can = soft(overlap_ep=0.75)
+    assert layer(job(EXPERTS, software=can), ep=4).ep_comm.total[0] == whole
+    told = job(EXPERTS, software=can, expert_overlap=True)
+    does = job(EXPERTS, software=can.model_copy(update={"expert_overlap": True}))
+    for asked in (told, does):
+        assert layer(asked, ep=4).ep_comm.total[0] == pytest.approx(whole / 4)
+
+
+def test_a_layer_takes_as_long_as_the_host_needs_to_launch_it() -> None:
+    """1,000 + 2 x 50 kernels of 100 us and a dense layer's 20: 112 ms forward, twice backward.
+
+    What travels meanwhile is part of that time, so that a faster link saves nothing.
+    """
+    figures = {"launch_s": 1e-4, "expert_launches": 1000.0, "grouped_launches": 50.0}
+    slow = IDEAL.model_copy(update=figures)
+    for ep, held in ((4, 2), (8, 1)):
+        each = layer(job(EXPERTS, efficiency=slow), ep=ep)
+        assert each.forward[0] == pytest.approx((1020 + 50 * held) * 1e-4)
+        assert each.backward[0] == pytest.approx(2 * (1020 + 50 * held) * 1e-4)
+
+
 def test_expert_tensor_parallelism_gathers_its_copies() -> None:
     """etp 2 inside ep 4: exchanges 2 apart, and the 2 x 32,768 bytes of two ranks summed."""
     comm = terms.layer_terms(job(EXPERTS), one(1), one(1), one(4), one(1), one(0), etp=one(2))
@@ -329,6 +359,23 @@ def test_a_shared_table_is_summed_between_the_end_stages() -> None:
     assert got[0] == pytest.approx(20e-6 + 4 * TABLE / 8 / 10e9)
     assert sharding.tied_embedding_seconds(tied, one(8), one(1))[0] == 0
     assert sharding.tied_embedding_seconds(job(), one(8), one(2))[0] == 0
+
+
+def test_owners_of_whole_tensors_broadcast_them_in_turn() -> None:
+    """8 ranks of 5 ms beside the gather; alone, a rank has nobody to tell."""
+    owners = job(software=soft(owner_s=5e-3))
+    assert sync(owners, 1)[1] == pytest.approx(sync(job(), 1)[1] + 40e-3)
+    assert sync(owners, 1, shard=1)[1] == sync(job(), 1, shard=1)[1]
+    assert sync(owners, 0)[1] == 0
+
+
+def test_a_slow_reduction_slows_no_message() -> None:
+    """comm_factor is of data-parallel traffic."""
+    slow = job(software=soft(comm_factor=4.0))
+    held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
+    assert sync(slow, 1)[0] == pytest.approx(70e-6 + 4 * 7 / 8 * 4 * held / 10e9)
+    axes = (one(4), one(1), one(2), one(1))
+    assert terms.message_seconds(slow, *axes) == terms.message_seconds(job(), *axes)
 
 
 def test_the_optimizer_steps_what_a_rank_holds() -> None:

@@ -160,7 +160,7 @@ def changed(key: str, value: object) -> str:
         ("watts_per_gpu", 0, "watts_per_gpu", "is zero"),
         ("name", 7, "name", "text is needed"),
         ("gpu_per_node", 8, "gpu_per_node", "is not known; nearest: .*gpus_per_node"),
-        ("pools", [1], "pools", "not read by this version"),
+        ("pools", [1], "pools[0]", "keys with values"),
         ("switches", {"a": 1}, "switches", "not read by this version"),
     ],
 )

@@ -83,7 +83,8 @@ def test_framework_shards() -> None:
     megatron = small_question(framework="megatron-core")
     deepspeed = small_question(framework="deepspeed")
     assert possible(megatron, rules.framework_shards, zero_stage=1, pp=2)
-    assert not possible(megatron, rules.framework_shards, zero_stage=3, pp=1)
+    assert possible(megatron, rules.framework_shards, zero_stage=3, pp=1)
+    assert not possible(megatron, rules.framework_shards, zero_stage=3, pp=2)
     assert possible(deepspeed, rules.framework_shards, zero_stage=3, pp=1)
     assert not possible(deepspeed, rules.framework_shards, zero_stage=2, pp=2)
 

@@ -50,9 +50,7 @@ class LinkRate:
         if self.hosts == 1:
             return self.bus_bytes_per_s / (inner.usable_bytes_per_s * shipped.scaleup)
         per_adapter = self.bus_bytes_per_s / (self.ranks / self.hosts)
-        return per_adapter / (
-            outer.usable_bytes_per_s * shipped.scaleout / job.software.comm_factor
-        )
+        return per_adapter / (outer.usable_bytes_per_s * shipped.scaleout)
 
 
 def is_nccl_log(path: str | Path) -> bool:

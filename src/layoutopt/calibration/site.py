@@ -60,6 +60,7 @@ class Factors:
             update={
                 "memory": min(1.0, shipped.memory * self.memory_rate),
                 "scaleup": min(1.0, shipped.scaleup * self.scaleup_rate),
+                "scaleout": min(1.0, shipped.scaleout / self.network_time),
             }
         )
 
@@ -69,7 +70,6 @@ class Factors:
         return shipped.model_copy(
             update={
                 "compute_factor": shipped.compute_factor * self.compute_time,
-                "comm_factor": shipped.comm_factor * self.network_time,
                 **moved,
             }
         )

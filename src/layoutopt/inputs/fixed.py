@@ -20,7 +20,7 @@ _NEEDS = {
     "even_chunks": ("pp", "vpp"),
     "interleave_whole_groups": ("pp", "vpp", "microbatches"),
     "experts_divide": ("ep",),
-    "framework_shards": ("zero_stage",),
+    "framework_shards": ("zero_stage", "pp"),
     "framework_orders": ("axis_order",),
 }
 """Rule of costmodel.rules -> the axes that decide it; with all of them fixed no other axis can

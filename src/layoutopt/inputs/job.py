@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from typing import Any, TextIO, cast
 
@@ -72,6 +73,10 @@ def _with_layout_gpus(
 ) -> Mapping[str, Any]:
     """``options`` with the layout's own GPU count where no other was given."""
     gpus = layout.get("gpus")
+    if gpus is None and layout.get("pools_per_stage"):
+        # Stages on pools need not use every GPU of them.
+        degrees = [int(layout.get(axis, 1)) for axis in ("tp", "cp", "pp")]
+        gpus = math.prod(degrees) * int(layout["dp"]) if "dp" in layout else None
     if gpus is None or options.get("gpus") is not None:
         return options
     notebook.fill("gpus", gpus, "the layout's own count")

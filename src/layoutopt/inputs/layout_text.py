@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import fields
+from itertools import groupby
 from typing import Any
 
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -81,6 +82,7 @@ def layout_to_dict(layout: Layout, layers_per_stage: tuple[int, ...]) -> dict[st
     entry["recompute"] = recompute_text(layout)
     del entry["recompute_layers"]
     entry["layers_per_stage"] = list(layers_per_stage)
+    entry["pools_per_stage"] = list(layout.pools_per_stage) if layout.pools_per_stage else None
     return entry
 
 
@@ -189,6 +191,30 @@ def _axis_order(word: object, field: str) -> str:
     return text
 
 
+def _pools(word: object, field: str) -> tuple[str, ...]:
+    """``4*h100+12*a100`` (count*pool, either way round), or a list of names."""
+    if isinstance(word, list | tuple):
+        return tuple(str(name) for name in word)
+    names: list[str] = []
+    for part in str(word).split("+"):
+        count, star, name = (side.strip() for side in part.partition("*"))
+        if star and name.isdigit():
+            count, name = name, count
+        times = read_count(count, field, most=MOST_STAGES) if star else 1
+        if len(names) + times > MOST_STAGES:
+            raise InputError(
+                f"{field} lists more than {MOST_STAGES:,} stages", field=field, value=str(word)[:60]
+            )
+        names += [name if star else count] * times
+    return tuple(names)
+
+
+def pools_text(pools: tuple[str, ...] | list[str]) -> str:
+    """``4*h100+12*a100``: runs of equal pools as count*pool."""
+    runs = [(name, len(list(same))) for name, same in groupby(pools)]
+    return "+".join(name if count == 1 else f"{count}*{name}" for name, count in runs)
+
+
 def _one_of(known: tuple[str, ...]) -> Callable[[object, str], str]:
     return lambda word, field: choice(str(word), field, known)
 
@@ -206,6 +232,7 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "schedule": _one_of(SCHEDULES),
     "layers_per_stage": _stages,
     "axis_order": _axis_order,
+    "pools_per_stage": _pools,
     "gpus": _degree,
     "global_batch": _batch,
 }

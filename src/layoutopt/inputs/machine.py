@@ -101,16 +101,17 @@ def _refuse_other_gpu(text: object, cluster: Cluster) -> None:
 
 def _fitting(gpus: int | None, cluster: Cluster, notebook: Notebook) -> int:
     """``gpus`` if the cluster has so many; all of them when no count is given."""
-    if cluster.nodes is None:
+    most = cluster.all_gpus
+    if most is None:
         return _needed(gpus)
-    most = cluster.nodes * cluster.gpus_per_node
     if gpus is None:
         notebook.fill("gpus", most, f"all of {cluster.name}")
         return most
     if gpus > most:
+        parts = cluster.pools or (cluster,)
+        nodes = " + ".join(f"{part.nodes:,} nodes x {part.gpus_per_node}" for part in parts)
         raise InputError(
-            f"--gpus {gpus:,} is more than --cluster {cluster.name} has: {cluster.nodes:,} nodes "
-            f"x {cluster.gpus_per_node} = {most:,} GPUs",
+            f"--gpus {gpus:,} is more than --cluster {cluster.name} has: {nodes} = {most:,} GPUs",
             field="gpus",
             value=gpus,
             nearest=(most,),

@@ -193,6 +193,7 @@ def _read_why_not(keys: Mapping[str, Any], job: Job) -> Layout | str | None:
 
 def _machine(cluster: Cluster) -> dict[str, Any]:
     """The cluster's figures; the GPU's own stand under ``gpu_figures``."""
-    figures = cluster.model_dump(mode="json", exclude={"filled"})
+    figures = cluster.model_dump(mode="json", exclude={"filled", "pools"})
     gpu = cast("dict[str, Any]", figures.pop("gpu"))
-    return {**figures, "gpu": gpu["name"], "gpu_figures": gpu}
+    pools = [_machine(pool) for pool in cluster.pools]
+    return {**figures, "pools": pools, "gpu": gpu["name"], "gpu_figures": gpu}

@@ -10,7 +10,7 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
 from layoutopt.costmodel.stages import even_split
-from layoutopt.inputs.layout_text import layout_to_dict, recompute_text, stages_text
+from layoutopt.inputs.layout_text import layout_to_dict, pools_text, recompute_text, stages_text
 from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
 from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.units import HOUR
@@ -52,6 +52,8 @@ def layout_line(layout: Layout) -> str:
         parts.append("sequence_parallel=false")
     if layout.layers_per_stage:
         parts.append(f"layers_per_stage={stages_text(layout.layers_per_stage)}")
+    if layout.pools_per_stage:
+        parts.append(f"pools_per_stage={pools_text(layout.pools_per_stage)}")
     return ",".join(parts)
 
 
@@ -61,11 +63,15 @@ def layout_difference(layout: Layout, best: Layout) -> str:
     follows = {"schedule", "sequence_parallel"} if layout.tp == 1 else {"schedule"}
     changed = {key: value for key, value in mine.items() if value != its[key]}
     words = {
-        key: stages_text(value) if isinstance(value, list) else str(value).lower()
+        key: _list_text(key, value) if isinstance(value, list) else str(value).lower()
         for key, value in changed.items()
         if key not in follows and value not in (None, [])
     }
     return ", ".join(f"{key}={word}" for key, word in words.items())
+
+
+def _list_text(key: str, value: list[Any]) -> str:
+    return pools_text(value) if key == "pools_per_stage" else stages_text(value)
 
 
 def step_json(step: StepTime) -> dict[str, Any]:

@@ -53,10 +53,12 @@ def _job_line(answer: Answer) -> str:
     job = answer.request.job
     counts, training = count(job.model), job.training
     active = f" ({format_count(counts.active)} active)" if counts.active < counts.total else ""
+    machines = " + ".join(f"{pool.all_gpus:,} x {pool.gpu.name}" for pool in job.cluster.pools)
+    on = machines or f"{job.gpus:,} x {job.cluster.gpu.name}"
     return (
-        f"{job.model.name}, {format_count(counts.total)} parameters{active}, on {job.gpus:,} x "
-        f"{job.cluster.gpu.name}; {training.global_batch:,} sequences of {training.seq_len:,} "
-        f"tokens a step, {training.precision}"
+        f"{job.model.name}, {format_count(counts.total)} parameters{active}, on {on}; "
+        f"{training.global_batch:,} sequences of {training.seq_len:,} tokens a step, "
+        f"{training.precision}"
     )
 
 

@@ -15,13 +15,14 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.models.records import record_model
 from layoutopt.costmodel.software import Software, software_for_record
-from layoutopt.costmodel.training import Training
+from layoutopt.costmodel.training import CudaGraphs, Dispatcher, Training
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
 from layoutopt.validation.gaps import likely_recompute
+from layoutopt.validation.notes import expert_notes
 from layoutopt.validation.records import Record
 
 Figure = Literal["time", "memory", "fit"]
@@ -51,7 +52,7 @@ _SCHEDULES: dict[str, Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", 
     "ZB-V": "zbv",
 }
 
-_EXPERT_TP_NOTE = re.compile(r"(?:\bexpert TP:?|\bETP) (\d+)")
+_EXPERT_TP_NOTE = re.compile(r"(?:\bexpert TP:?|\bETP|\bexpert tensor parallel) (\d+)")
 _ALLOCATED_NOTE = re.compile(r"\b(?:peak|max) allocated\b|max_memory_allocated", re.IGNORECASE)
 _RESERVED_NOTE = re.compile(r"\b(?:peak|max) reserved\b", re.IGNORECASE)
 _INTERLEAVED_NOTE = re.compile(r"\binterleaved pipeline\b", re.IGNORECASE)
@@ -183,12 +184,20 @@ def _training(record: Record, gpu: Gpu, software: Software, filled: list[str]) -
         precision,
         attention_kernel(kernel, _flash(record), software),
         None if kernel is None else "+rmsnorm_kernel" in kernel,
+        *expert_notes(record.notes),
     )
 
 
 @lru_cache(maxsize=4096)
 def _cached_training(
-    seq_len: int, global_batch: int, precision: Any, kernel: Any, fused_norm: bool | None
+    seq_len: int,
+    global_batch: int,
+    precision: Any,
+    kernel: Any,
+    fused_norm: bool | None,
+    dispatcher: Dispatcher | None,
+    cuda_graphs: CudaGraphs | None,
+    expert_overlap: bool | None,
 ) -> Training:
     return Training(
         seq_len=seq_len,
@@ -197,6 +206,9 @@ def _cached_training(
         precision=precision,
         attention_kernel=kernel,
         fused_norm=fused_norm,
+        dispatcher=dispatcher,
+        cuda_graphs=cuda_graphs,
+        expert_overlap=expert_overlap,
     )
 
 

@@ -1,0 +1,38 @@
+"""What a record's notes say of a mixture of experts: dispatcher, CUDA graphs, overlap."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import TypeVar
+
+from layoutopt.costmodel.training import CudaGraphs, Dispatcher
+
+_DISPATCHERS: dict[Dispatcher, re.Pattern[str]] = {
+    "deduplicated": re.compile(r"\b(?:DeepEP|HybridEP)\b", re.IGNORECASE),
+    "alltoall": re.compile(r"\balltoall\b|\ball-to-all dispatcher\b|\bDispatcher A2A\b"),
+}
+_GRAPHS: dict[CudaGraphs, re.Pattern[str]] = {
+    # Dropped and padded to capacity, tokens have fixed sizes: such runs are captured whole.
+    "full": re.compile(r"\bCUDA graphs: full_iteration\b|\btokendrop\b"),
+    "layers": re.compile(
+        r"\bCUDA graphs: transformer_engine\b|\bTE CUDA graphs\b"
+        r"|\bCUDA graphs (?:moe_router|for attention)\b"
+    ),
+    "none": re.compile(r"\b(?:CUDA )?graphs off\b"),
+}
+_OVERLAPS: dict[bool, re.Pattern[str]] = {
+    True: re.compile(r"\bEP (?:all-to-all )?overlap(?:: True| on)\b|\b1F1B all-to-all overlap\b"),
+    False: re.compile(r"\b(?:EP overlap off|no EP overlap)\b"),
+}
+
+Word = TypeVar("Word")
+
+
+def expert_notes(notes: str) -> tuple[Dispatcher | None, CudaGraphs | None, bool | None]:
+    """Dispatcher, CUDA graphs and whether dispatch overlaps; None for what the notes leave out."""
+    return _first(_DISPATCHERS, notes), _first(_GRAPHS, notes), _first(_OVERLAPS, notes)
+
+
+def _first(patterns: Mapping[Word, re.Pattern[str]], notes: str) -> Word | None:
+    return next((word for word, pattern in patterns.items() if pattern.search(notes)), None)

@@ -1,0 +1,77 @@
+"""Trying everything on several pools: its own loops, prices by ``estimate``, rules of the cost
+model."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from itertools import permutations, product
+
+from layoutopt.costmodel.defaults import default_layout_values
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.results import Estimate
+from layoutopt.costmodel.rules import broken_rules
+from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.search import objective_of
+
+
+def cheapest(question: Question) -> Estimate | None:
+    """The best layout that fits; None where none does."""
+    priced = (estimate(question.job, layout) for layout in every_layout(question))
+    fitting = [plan for plan in priced if plan.memory.fits]
+    return min(fitting, key=lambda plan: objective_of(question, plan.run), default=None)
+
+
+def every_layout(question: Question) -> Iterator[Layout]:
+    """Every legal layout: any part of any pool, pools one after another, any whole layers."""
+    job = question.job
+    sizes = {pool.name: pool.all_gpus or 0 for pool in job.cluster.pools}
+    most, batch = max(sizes.values()), job.training.global_batch
+    for tp, cp, dp in product(range(1, most + 1), repeat=3):
+        if tp * cp * dp > most:
+            continue
+        for micro_batch in range(1, batch + 1):
+            microbatches, rest = divmod(batch, dp * micro_batch)
+            if rest:
+                continue
+            shape = Layout(tp=tp, cp=cp, dp=dp, micro_batch=micro_batch, microbatches=microbatches)
+            for zero_stage, recompute in product(range(4), RECOMPUTE):
+                layout = replace(shape, zero_stage=zero_stage, recompute=recompute)
+                for placed in _placed(question, layout, sizes):
+                    alone = replace(job, gpus=placed.gpus)
+                    if not broken_rules(alone, placed):
+                        yield placed
+
+
+def _placed(question: Question, layout: Layout, sizes: dict[str, int]) -> Iterator[Layout]:
+    if any(getattr(layout, axis) != value for axis, value in question.fix.items()):
+        return
+    stage, layers = layout.tp * layout.cp * layout.dp, question.job.model.layers
+    for counts in product(*(range(size // stage + 1) for size in sizes.values())):
+        pp = sum(counts)
+        if not 1 <= pp <= layers:
+            continue
+        defaults = default_layout_values(question.job.software, tp=layout.tp, pp=pp)
+        used = [(name, n) for name, n in zip(sizes, counts, strict=True) if n]
+        for order in permutations(used):
+            stands = tuple(name for name, n in order for _ in range(n))
+            for split in _splits(layers, pp):
+                yield replace(
+                    layout,
+                    pp=pp,
+                    sequence_parallel=defaults.sequence_parallel,
+                    reshard=defaults.reshard,
+                    layers_per_stage=split,
+                    pools_per_stage=stands,
+                )
+
+
+def _splits(layers: int, stages: int) -> Iterator[tuple[int, ...]]:
+    """All ways of writing ``layers`` as a sum of so many numbers of 1 or more."""
+    if stages == 1:
+        yield (layers,)
+        return
+    for first in range(1, layers - stages + 2):
+        for rest in _splits(layers - first, stages - 1):
+            yield (first, *rest)

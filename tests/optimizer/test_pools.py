@@ -1,0 +1,179 @@
+"""The search on several pools against trying everything, and what it has to say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import strategies as st
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.memory_fit import shipped
+from layoutopt.errors import InputError
+from layoutopt.hardware_profiles.schema import Cluster, Level
+from layoutopt.optimizer.outcome import Status
+from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.search import objective_of, search
+from layoutopt.units import KIB
+from tests.builders import small_cluster, small_model, small_question
+from tests.conftest import FULL
+from tests.optimizer.pool_twin import cheapest
+
+EXAMPLES = 220 if FULL else 40
+RESOLUTION = 1e-6
+GIB = 2**30
+
+
+def pool(
+    name: str,
+    nodes: int,
+    speed: float = 1.0,
+    memory: float = 8.0,
+    per_node: int = 2,
+    usd: float = 2.0,
+) -> Cluster:
+    """Servers of small GPUs that are ``speed`` times as fast as the usual small one."""
+    cluster = small_cluster(memory, per_node)
+    gpu = cluster.gpu.model_copy(
+        update={
+            "memory_bytes_per_s": cluster.gpu.memory_bytes_per_s * speed,
+            "peak_flops_per_s": {k: v * speed for k, v in cluster.gpu.peak_flops_per_s.items()},
+        }
+    )
+    return cluster.model_copy(
+        update={"name": name, "gpu": gpu, "nodes": nodes, "usd_per_gpu_hour": usd}
+    )
+
+
+def mixed(*pools: Cluster, link: float = 25e9) -> Cluster:
+    """Those pools on one link."""
+    gpus = sum(one.all_gpus or 0 for one in pools)
+    between = Level(name="between", gpus=gpus, bytes_per_s_per_gpu_one_way=link, latency_s=1e-5)
+    return pools[0].model_copy(update={"name": "mixed", "pools": pools, "pool_link": between})
+
+
+def asked(cluster: Cluster, layers: int = 5, batch: int = 8, **changes: object) -> Question:
+    gpus = cluster.all_gpus or 0
+    model = small_model(layers=layers, vocab=4096)
+    question = small_question(model, gpus=gpus, batch=batch, cluster=cluster)
+    return replace(question, **changes)  # type: ignore[arg-type]
+
+
+TWO_STAGES = {"tp": 1, "dp": 2, "cp": 1, "pp": 2}
+TWO = mixed(pool("fast", 1), pool("slow", 1, speed=0.5))
+
+
+@st.composite
+def mixed_questions(draw: st.DrawFn) -> Question:
+    pools = tuple(
+        pool(
+            name,
+            draw(st.integers(1, 2)),
+            speed=draw(st.sampled_from((0.3, 0.7, 1.0))),
+            memory=draw(st.sampled_from((1.2, 1.5, 2.0, 8.0))),
+            per_node=draw(st.sampled_from((1, 2))),
+            usd=draw(st.sampled_from((1.0, 3.0))),
+        )
+        for name in ("one", "two")
+    )
+    cluster = mixed(*pools, link=draw(st.sampled_from((1e8, 5e9, 1e11))))
+    fix: dict[str, int | str] = {
+        "zero_stage": draw(st.sampled_from((0, 1, 1, 3))),
+        "recompute": draw(st.sampled_from(("none", "none", "full"))),
+    }
+    if draw(st.booleans()):
+        fix["micro_batch"] = 1
+    return asked(
+        cluster,
+        layers=draw(st.integers(2, 4)),
+        batch=draw(st.sampled_from((2, 4))),
+        fix=fix,
+        objective=draw(st.sampled_from(("time", "time", "cost"))),
+    )
+
+
+@settings(
+    derandomize=True,
+    database=None,
+    max_examples=EXAMPLES,
+    deadline=None,
+    phases=[Phase.generate],
+    suppress_health_check=list(HealthCheck),
+)
+@given(mixed_questions())
+def test_search_on_pools_equals_trying_everything(question: Question) -> None:
+    outcome, slow = search(question), cheapest(question)
+    if slow is None:
+        assert outcome.status == Status.INFEASIBLE
+        return
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.plan is not None
+    assert outcome.search.bound is not None
+    value = objective_of(question, slow.run)
+    assert objective_of(question, outcome.plan.run) <= value * (1 + RESOLUTION)
+    assert outcome.search.bound <= value
+    assert outcome.search.bound >= value * (1 - RESOLUTION)
+    assert estimate(question.job, outcome.plan.layout) == outcome.plan
+
+
+def test_the_faster_pool_holds_more_layers() -> None:
+    plan = search(asked(TWO, fix=TWO_STAGES)).plan
+    assert plan is not None
+    assert plan.layout.pools_per_stage is not None
+    assert plan.layout.layers_per_stage is not None
+    held = dict(zip(plan.layout.pools_per_stage, plan.layout.layers_per_stage, strict=True))
+    assert held["fast"] > held["slow"]
+
+
+def test_a_slow_pool_behind_a_slow_link_is_left_out() -> None:
+    cluster = mixed(pool("fast", 1), pool("slow", 1, speed=0.1), link=1e7)
+    outcome = search(asked(cluster))
+    assert outcome.plan is not None
+    assert set(outcome.plan.layout.pools_per_stage or ()) == {"fast"}
+    assert any("Pool slow is left out" in sentence for sentence in outcome.explain)
+
+
+def test_pools_in_another_order_give_the_same() -> None:
+    turned = TWO.model_copy(update={"pools": TWO.pools[::-1]})
+    runs = [search(asked(cluster)).plan for cluster in (TWO, turned)]
+    walls = [plan.run.wall_time_s for plan in runs if plan]
+    assert walls[0] == pytest.approx(walls[1], rel=1e-9)
+
+
+def test_a_faster_link_or_another_pool_is_never_slower() -> None:
+    def wall(cluster: Cluster) -> float:
+        plan = search(asked(cluster)).plan
+        assert plan is not None
+        return plan.run.wall_time_s
+
+    fast, slow = pool("fast", 1), pool("slow", 1, speed=0.5)
+    walls = [wall(mixed(fast, slow, link=rate)) for rate in (1e8, 1e9, 1e10)]
+    assert walls == sorted(walls, reverse=True)
+    third = mixed(fast, slow, pool("third", 1, speed=0.4), link=1e9)
+    assert wall(third) <= walls[1] * (1 + RESOLUTION)
+
+
+def test_memory_moves_layers() -> None:
+    """The fast pool's GPUs cannot hold what their speed would give them."""
+    free = search(asked(TWO, fix=TWO_STAGES)).plan
+    assert free is not None
+    most = max(stage.allocated for stage in free.memory.stages if stage.pool == "fast")
+    gib = (shipped().context_bytes + most - KIB) / GIB
+    tight = search(
+        asked(
+            mixed(pool("fast", 1, memory=gib), pool("slow", 1, speed=0.5)),
+            fix=TWO_STAGES,
+        )
+    ).plan
+    assert tight is not None
+    assert tight.layout != free.layout
+    assert tight.run.wall_time_s > free.run.wall_time_s
+
+
+@pytest.mark.parametrize("field", ["deadline", "budget"])
+def test_what_pools_do_not_take_is_refused(field: str) -> None:
+    limits = {"deadline": {"deadline_s": 1.0}, "budget": {"budget_usd": 1.0}}
+    with pytest.raises(InputError, match="pools") as refused:
+        search(replace(asked(TWO), **limits[field]))  # type: ignore[arg-type]
+    assert refused.value.field == field
