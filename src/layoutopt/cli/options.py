@@ -74,6 +74,10 @@ job_options = stack(
     text_option("--degraded", metavar="N", help="What to restart with when N nodes are gone."),
 )
 
+cache_option = text_option(
+    "--cache", metavar="DIR", help="Keep answers there: the same question, the same bytes back."
+)
+
 json_option = click.option("--json", "as_json", is_flag=True, help="One JSON object on stdout.")
 explain_option = click.option(
     "--explain", "assumptions", is_flag=True, help="Also print the assumptions leaned on."

@@ -7,7 +7,14 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from layoutopt.cli.options import explain_option, job_options, json_option, text_option
+from layoutopt.cache import Made, kept_or_made
+from layoutopt.cli.options import (
+    cache_option,
+    explain_option,
+    job_options,
+    json_option,
+    text_option,
+)
 from layoutopt.cli.output import wants_color, write
 from layoutopt.errors import InputError
 
@@ -31,9 +38,12 @@ if TYPE_CHECKING:
 @text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")
 @text_option("--workers", metavar="N", help="Threads of the search; the answer is the same. [2]")
 @text_option("--emit", metavar="FORMAT", help="The launch configuration instead of the table.")
+@cache_option
 @explain_option
 @json_option
-def command(as_json: bool, assumptions: bool, emit: str | None, **options: Any) -> int:
+def command(
+    as_json: bool, assumptions: bool, emit: str | None, cache: str | None, **options: Any
+) -> int:
     """The layout of a training run that takes the least time, with the solver's proof.
 
     \b
@@ -43,23 +53,37 @@ def command(as_json: bool, assumptions: bool, emit: str | None, **options: Any) 
 
     Defaults that are filled in are shown in the answer, each with its reason.
     """
-    from layoutopt.api import answer_solve
-
     for name in ("fix", "limit"):
         options[name] = options[name] or None
     launcher = _launcher(emit, as_json)
-    answer = answer_solve(options, sys.stdin)
+    color = wants_color()
+
+    def make() -> Made:
+        from layoutopt.api import answer_solve
+
+        answer = answer_solve(options, sys.stdin)
+        text = _text(answer, launcher, as_json, color=color, assumptions=assumptions)
+        return Made(text, answer.exit_code, answer.status)
+
+    form = f"{launcher or 'table'} {as_json} {color} {assumptions}"
+    found = kept_or_made(cache, "solve", form, options, make)
+    write(found.text)
+    return found.exit_code
+
+
+def _text(
+    answer: Answer, launcher: str | None, as_json: bool, *, color: bool, assumptions: bool
+) -> str:
+    """The answer as it was asked for."""
     if launcher and answer.plan:
-        write(_launch(answer, launcher))
-    elif as_json:
+        return _launch(answer, launcher)
+    if as_json:
         from layoutopt.report.guard import dumps
 
-        write(dumps(answer.to_dict()))
-    else:
-        from layoutopt.report.table import as_table
+        return dumps(answer.to_dict())
+    from layoutopt.report.table import as_table
 
-        write(as_table(answer, color=wants_color(), assumptions=assumptions))
-    return answer.exit_code
+    return as_table(answer, color=color, assumptions=assumptions)
 
 
 def _launcher(emit: str | None, as_json: bool) -> str | None:

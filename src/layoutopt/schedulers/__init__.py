@@ -1,0 +1,1 @@
+"""Schedulers: what is free, how a job is submitted, what a running job finds out."""
