@@ -67,7 +67,7 @@ class Slurm:
 def slurm(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Slurm]:
     if os.geteuid() != 0 or not all(shutil.which(name, path=_path()) for name in PROGRAMS):
         why = f"Slurm is not installed ({', '.join(PROGRAMS)}), or this is not root"
-        if os.environ.get("REQUIRE_FRAMEWORKS") == "1":
+        if os.environ.get("LAYOUTOPT_REQUIRE_SLURM") == "1":
             pytest.fail(why)
         pytest.skip(why)
     state, plugins = tmp_path_factory.mktemp("slurm") / "state", tmp_path_factory.mktemp("plugins")
