@@ -93,6 +93,10 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         raise InternalError(f"the search ended {outcome.status.value} with {has} layout")
     explain = outcome.explain
     request = request.at(outcome.job)
+    if request.rejected is not None:
+        from layoutopt.report.rejected import write_rejected
+
+        write_rejected(request.question, request.rejected)
     if plan:
         others = [one.estimate for one in outcome.alternatives]
         explain = (

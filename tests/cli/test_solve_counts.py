@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 import layoutopt
 from tests.cli.conftest import Run
 from tests.cli.schemas import check
 
+SMALL = ("solve", "--model", "llama-3.1-8b", "--gpus", "8", "--top", "0")
 RANGE = ("solve", "--model", "llama-3.1-8b", "--gpus", "16..64", "--fix", "recompute=selective")
 
 
@@ -91,3 +95,21 @@ def test_a_given_batch_may_have_a_price_too() -> None:
     assert plain.run is not None
     assert dear.run is not None
     assert dear.run.tokens == 2 * plain.run.tokens
+
+
+def test_what_was_refused_is_written_with_its_rule(run: Run, tmp_path: Path) -> None:
+    file = tmp_path / "rejected.jsonl"
+    ran = run(
+        "solve", "--model", "llama-3.1-8b", "--gpus", "24", "--framework", "nanotron",
+        "--fix", "recompute=selective", "--rejected", str(file),
+    )  # fmt: skip
+    assert ran.code == 0
+    lines = [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    said = {(line["rule"], json.dumps(line["layout"])) for line in lines}
+    assert ("tensor_divides_heads", '{"tp": 24}') in said
+    assert ("framework_axes", '{"vpp": 2}') in said
+    assert all(line["message"] for line in lines)
+    assert any(line.get("over_bytes", 0) > 0 for line in lines)
+    nowhere = run(*SMALL, "--rejected", str(tmp_path / "no" / "file"))
+    assert nowhere.code == 2
+    assert "cannot write" in nowhere.err

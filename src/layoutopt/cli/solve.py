@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 @text_option("--critical-batch", metavar="TOKENS", help="What a large batch costs. [by loss]")
 @text_option("--max-power", metavar="W", help="Most that the GPUs may draw, as in 2MW.")
 @click.option("--pareto", is_flag=True, default=None, help="Time against cost over GPU counts.")
+@text_option("--rejected", metavar="FILE", help="Write what was refused, and by which rule.")
 @click.option("--sensitivity", is_flag=True, default=None, help="Worth of a better machine.")
 @text_option("--top", metavar="K", help="How many alternatives to show. [3]")
 @text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")

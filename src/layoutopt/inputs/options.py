@@ -62,6 +62,8 @@ class SolveOptions(JobOptions, total=False):
     """Most watts that the GPUs may draw, or text with a unit (``"2MW"``)."""
     pareto: bool
     """Also the front of wall time against cost over a range of GPU counts."""
+    rejected: str | Path
+    """A file to write to: each refused value or layout and its rule, as JSON lines."""
     sensitivity: bool
     """Also what a better machine would be worth, each question solved again."""
     top: Number

@@ -80,6 +80,8 @@ class SolveRequest(Request):
 
     question: Question
     budget: Budget
+    rejected: str | None
+    """The file to write what was refused to."""
     why_not_keys: Mapping[str, Any]
     """What was said of the layout to compare with; empty: none was."""
 
@@ -124,6 +126,7 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
         calibration=site,
         question=question,
         budget=budget,
+        rejected=str(options["rejected"]) if "rejected" in options else None,
         why_not_keys=why_not_keys,
     )
 

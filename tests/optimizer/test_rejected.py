@@ -1,0 +1,72 @@
+"""What is said to be refused, against every layout there is."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import replace
+
+import pytest
+
+from layoutopt.costmodel.estimate import memory_of
+from layoutopt.costmodel.layout import Layout
+from layoutopt.optimizer.exhaustive import every_layout
+from layoutopt.optimizer.question import Limit, Question
+from layoutopt.optimizer.rejected import Rejected, _values, rejected
+from tests.builders import small_cluster, small_model, small_question
+
+AXES = ("tp", "cp", "pp", "vpp", "ep", "zero_stage", "microbatches")
+
+
+def asked(framework: str, **changes: object) -> Question:
+    model = small_model(layers=4, heads=4, kv_heads=2)
+    question = small_question(model, gpus=12, batch=12, seq_len=24, framework=framework)
+    return replace(question, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "framework", ["generic", "megatron-core", "torchtitan", "deepspeed", "nanotron", "jax"]
+)
+@pytest.mark.parametrize("limits", [(), (Limit("tp", "<=", 2), Limit("pp", "!=", 2))])
+def test_a_layout_is_legal_where_nothing_that_it_has_is_refused(
+    framework: str, limits: tuple[Limit, ...]
+) -> None:
+    question = asked(framework, limits=limits)
+    refused = [one.axes for one in rejected(question) if one.axes]
+    legal = {
+        tuple(getattr(layout, axis) for axis in AXES)
+        for layout in every_layout(question)
+        if layout.recompute == "none" and layout.axis_order == Layout().axis_order
+    }
+    values, seen = _values(question.job), 0
+    for chosen in itertools.product(*(values[axis] for axis in AXES)):
+        layout = dict(zip(AXES, chosen, strict=True))
+        dp = 12 // (layout["tp"] * layout["cp"] * layout["pp"])
+        layout["dp"] = dp
+        if dp and 12 % (dp * layout["microbatches"]):
+            continue  # No micro_batch fills the batch: nothing that these values decide.
+        allowed = not any(one.items() <= layout.items() for one in refused)
+        assert allowed == (chosen in legal), layout
+        seen += allowed
+    assert seen == len(legal) > 0
+
+
+def lines(question: Question) -> list[Rejected]:
+    return [one for one in rejected(question) if one.layout is not None]
+
+
+def test_layouts_that_do_not_fit_are_told_with_what_they_lack() -> None:
+    cluster = small_cluster(2.0)
+    question = small_question(small_model(layers=4, heads=16, head_dim=128), cluster=cluster)
+    found = lines(question)
+    assert found
+    for one in found[:20]:
+        assert one.layout is not None
+        assert not memory_of(question.job, one.layout).fits
+        assert one.over_bytes
+    assert not lines(small_question(cluster=small_cluster(64.0)))
+
+
+def test_what_is_fixed_leaves_the_rest_out() -> None:
+    found = [one for one in rejected(asked("generic", fix={"tp": 2})) if one.rule == "keep_to_fix"]
+    assert [one.axes for one in found] == [{"tp": 1}, {"tp": 3}, {"tp": 4}]
+    assert found[0].message == "tp was fixed to 2"
