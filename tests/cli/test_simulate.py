@@ -114,6 +114,14 @@ def test_the_answer_says_what_the_closed_form_does_not_know(run: Run) -> None:
     assert max(map(len, ran.out.splitlines())) <= 100
 
 
+def test_the_plans_interval_nests_with_quicker_tiers(run: Run) -> None:
+    """A peer every 7 steps: the shared storage at the nearest multiple of 7."""
+    plain = run(*RUN, "--json").json["plan"]["tiers"][0]["every_steps"]
+    shared, peer = run(*RUN, "--tier", "peer,every=7", "--json").json["plan"]["tiers"]
+    assert (peer["every_steps"], shared["every_steps"] % 7) == (7, 0)
+    assert abs(shared["every_steps"] - plain) <= 3
+
+
 def test_failures_can_be_listed(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "failures.txt"
     path.write_text("# ours\n3h\n20h  # a switch\n", encoding="utf-8")

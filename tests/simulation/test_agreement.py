@@ -35,13 +35,15 @@ def test_closed_form_and_simulator_agree(kind: str, number: int) -> None:
     told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
     closed = told.step.time_s + fill_messages_s(drawn)
     assert seen.step_s == pytest.approx(closed, rel=WITHIN[kind]), drawn.text
-
-
-@pytest.mark.parametrize("number", range(DRAWN))
-@pytest.mark.parametrize("kind", ["1f1b", "gpipe", "uneven"])
-def test_peak_memory_is_the_same_on_every_stage(kind: str, number: int) -> None:
-    drawn = draw(Random(number), kind)
-    told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
+    # and what is in flight: peak memory, to the byte, on every stage
     assert [stage.held.peak_bytes for stage in seen.stages] == [
         stage.allocated for stage in told.memory.stages
     ], drawn.text
+
+
+@pytest.mark.parametrize("number", range(DRAWN // 3))
+def test_a_v_holds_what_the_closed_form_says(number: int) -> None:
+    drawn = draw(Random(number), "zbv")
+    told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
+    worst = max(stage.held.peak_bytes for stage in seen.stages)
+    assert worst == pytest.approx(told.memory.worst.allocated, rel=0.001), drawn.text

@@ -11,7 +11,7 @@ from layoutopt.errors import InternalError
 from layoutopt.simulation.engine import Graph, Label
 from layoutopt.simulation.schedules import Place, Unit, chunks_of, orders, places, splits_backward
 
-SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zbv")
+SCHEDULES = ("1f1b", "gpipe", "interleaved", "zb-h1", "zb-2p", "zbv")
 SIZES = [(1, 3), (2, 4), (3, 3), (4, 4), (4, 12), (5, 10)]
 LABEL = Label(0, "compute", "compute", "")
 
@@ -99,6 +99,17 @@ def test_zero_bubble_h1_waits_as_its_paper_says(p: int, m: int, f: int, i: int, 
     length, held = drawn(layout("zb-h1", p, m), {"F": f, "I": i, "W": w})
     assert length == m * (f + i + w) + (p - 1) * (f + i) - min(p - 1, m - 1) * w
     assert held == [min(p, m)] * p
+
+
+@pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 8), (4, 12), (6, 16)])
+@pytest.mark.parametrize(("f", "i", "w"), UNITS)
+def test_zero_bubble_h2_starts_one_stage_after_the_other(
+    p: int, m: int, f: int, i: int, w: int
+) -> None:
+    """(p - 1) F: no stage waits, they start one forward pass apart. Each holds 2p - 1."""
+    length, held = drawn(layout("zb-2p", p, m), {"F": f, "I": i, "W": w})
+    assert length == m * (f + i + w) + (p - 1) * f
+    assert held == [min(2 * p - 1, m)] * p
 
 
 @pytest.mark.parametrize(("p", "m"), [(2, 4), (4, 7), (4, 12), (8, 24)])

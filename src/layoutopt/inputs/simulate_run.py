@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import lcm
 from pathlib import Path
 from typing import Any, TextIO
 
@@ -201,7 +202,18 @@ def _tiers(
     for entry in (asked,) if isinstance(asked, str | Mapping) else asked:
         tier = _tier(entry, shared)
         found[tier.kind] = tier
+    if "interval" not in options:
+        found["shared"] = _nested(found["shared"], list(found.values()), plan.run.steps)
     return tuple(found.values())
+
+
+def _nested(shared: Tier, tiers: list[Tier], steps: int) -> Tier:
+    """The plan's interval as the nearest multiple of those of quicker tiers."""
+    quicker = lcm(*(tier.every_steps for tier in tiers if tier.every_steps < shared.every_steps))
+    if quicker >= shared.every_steps:
+        return shared
+    every = quicker * max(1, round(shared.every_steps / quicker))
+    return replace(shared, every_steps=min(every, steps))
 
 
 def _tier(entry: object, shared: Tier) -> Tier:

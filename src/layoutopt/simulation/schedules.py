@@ -44,7 +44,7 @@ def chunks_of(layout: Layout) -> int:
 
 def splits_backward(layout: Layout) -> bool:
     """Whether weight gradients are units of their own."""
-    return layout.schedule in ("zb-h1", "zbv")
+    return layout.schedule in ("zb-h1", "zb-2p", "zbv")
 
 
 def places(layout: Layout) -> list[Place]:
@@ -66,6 +66,8 @@ def orders(layout: Layout) -> list[Order]:
         return [_zbv(p, m, stage) for stage in range(p)]
     if layout.schedule == "gpipe":
         return [_gpipe(m, chunks_of(layout), p) for _ in range(p)]
+    if layout.schedule == "zb-2p":
+        return [_zb_2p(p, m, stage) for stage in range(p)]
     if splits_backward(layout):
         return [_zb_h1(p, m, stage) for stage in range(p)]
     if chunks_of(layout) > 1:
@@ -124,6 +126,24 @@ def _zb_h1(p: int, m: int, stage: int) -> Order:
         if i >= stage:
             found.append(Unit("W", i - stage, 0))
     return found + [Unit("W", i, 0) for i in range(max(0, m - stage), m)]
+
+
+def _zb_2p(p: int, m: int, stage: int) -> Order:
+    """Zero bubble H2: enough forwards first to fill the time until the first gradient comes back,
+    and weight gradients put off by 2s on stage s, so that the last input gradients hurry.
+
+    Source: Qi et al. 2023, section 2.2 and figure 3: every stage holds up to 2p - 1 microbatches,
+    and the stages end as far apart as they started.
+    """
+    warm, late = min(2 * (p - stage) - 1, m), 2 * stage
+    found: Order = [Unit("F", i, 0) for i in range(warm)]
+    for i in range(m):
+        found.append(Unit("I", i, 0))
+        if i >= late:
+            found.append(Unit("W", i - late, 0))
+        if warm + i < m:
+            found.append(Unit("F", warm + i, 0))
+    return found + [Unit("W", i, 0) for i in range(max(0, m - late), m)]
 
 
 def _zbv(p: int, m: int, stage: int) -> Order:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from layoutopt.costmodel import step as closed
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.placement import ordered
 from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.simulation.build import STREAMS, Disturbance, Done, Step, build_step
 from layoutopt.simulation.engine import Timeline
@@ -64,6 +65,7 @@ def simulate_step(
     ``disturbance``: None for the cost model's allowance for stragglers and jitter, which stretches
     every task alike and so compares with `estimate`.
     """
+    job = ordered(job, layout.axis_order)
     calm = disturbance or Disturbance(allowance=allowance(job))
     step = build_step(job, layout, calm)
     timeline = step.graph.run()
