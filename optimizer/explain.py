@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import RECOMPUTE, Layout, Recompute, Schedule
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.hardware_profiles.schema import Cluster
@@ -114,7 +114,9 @@ def difference(layout: Layout, plan: Layout) -> str:
     mine, its = (
         ", ".join(f"{axis} {getattr(one, axis)}" for axis in axes) for one in (layout, plan)
     )
-    return f"{mine} instead of {its}"
+    if layout.layers_per_stage is None and plan.layers_per_stage is not None:
+        mine = f"{mine}, even stages" if mine else "even stages"
+    return f"{mine} instead of {its}" if its else mine
 
 
 @dataclass(frozen=True)
@@ -153,7 +155,15 @@ def _cost(other: Estimate, plan: Estimate) -> str:
 
 def _neighbours(job: Job, layout: Layout) -> Iterator[_Change]:
     """The lighter recompute, half of each degree, no interleaving, the next ZeRO stage."""
-    if layout.recompute != "none":
+    if layout.layers_per_stage is not None:
+        even = replace(layout, layers_per_stage=None)
+        yield _Change("layers_per_stage", "even stages", even)
+    if layout.recompute_layers is not None:
+        for words in ("none", "full"):
+            mode: Recompute = "full" if words == "full" else "none"
+            alike = replace(layout, recompute=mode, recompute_layers=None)
+            yield _Change("recompute", f"recompute {words}", alike)
+    elif layout.recompute != "none":
         lighter = RECOMPUTE[RECOMPUTE.index(layout.recompute) - 1]
         lighter_layout = replace(layout, recompute=lighter)
         yield _Change("recompute", f"recompute {lighter}", lighter_layout)
@@ -187,14 +197,26 @@ def _twice_the_replicas(layout: Layout) -> Layout | None:
 def _settled(job: Job, layout: Layout) -> Layout:
     """What follows from tp, pp and vpp, set again."""
     vpp = layout.vpp if layout.pp > 1 else 1
+    counts = layout.recompute_layers
+    if isinstance(counts, tuple) and len(counts) != layout.pp:
+        layout = replace(layout, recompute_layers=max(counts))
+    if layout.layers_per_stage is not None and len(layout.layers_per_stage) != layout.pp:
+        layout = replace(layout, layers_per_stage=None)
     values = default_layout_values(job.software, tp=layout.tp, pp=layout.pp)
     return replace(
         layout,
         vpp=vpp,
-        schedule="interleaved" if vpp > 1 else "1f1b",
+        schedule=_schedule(layout, vpp),
         sequence_parallel=values.sequence_parallel,
         reshard=values.reshard,
     )
+
+
+def _schedule(layout: Layout, vpp: int) -> Schedule:
+    """The layout's own, unless interleaving begins or ends, or no pipeline is left."""
+    if layout.schedule in ("1f1b", "interleaved") or layout.pp == 1:
+        return "interleaved" if vpp > 1 else "1f1b"
+    return layout.schedule
 
 
 def _tied(others: Found) -> str:

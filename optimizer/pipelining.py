@@ -146,7 +146,7 @@ class Pipelines:
         limit = best_s * (1 - MARGIN)
         plan: Estimate | None = None
         chosen: dict[str, int] | None = None
-        bounded = [_bounded(self, group, limit) for group in self._groups(limit)]
+        bounded = self.bounded(limit)
         if not bounded and not asks_usual(self.space.question.pipeline):
             raise self._none_legal()
         order = sorted(
@@ -170,6 +170,10 @@ class Pipelines:
                 return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
         return Wider(plan, chosen, True, limit, self.outer, self.inner)
 
+    def bounded(self, limit: float) -> list[Bounded]:
+        """All outer choices with their bounds; infinite for what cannot be within ``limit``."""
+        return [_bounded(self, group, limit) for group in self._groups(limit)]
+
     def _none_legal(self) -> RuleError:
         words = " or ".join(schedules_of(self.space.question))
         return RuleError(
@@ -180,7 +184,7 @@ class Pipelines:
             nearest=("schedule=1f1b",),
         )
 
-    def _inside(self, bounded: _Bounded, place: int, limit: float) -> tuple[Estimate | None, bool]:
+    def _inside(self, bounded: Bounded, place: int, limit: float) -> tuple[Estimate | None, bool]:
         """The best pipeline of one outer choice that is within ``limit``, and whether that is
         certain."""
         group, best, proved = bounded.group, None, True
@@ -294,7 +298,7 @@ class Pipelines:
 
 
 @dataclass(frozen=True)
-class _Bounded:
+class Bounded:
     """A group with the wall time that each of its choices takes at least; infinite: cut."""
 
     search: Pipelines
@@ -326,7 +330,7 @@ def _slowest_s(group: Group, space: Space, left_s: Array) -> Array:
     return slowest
 
 
-def _bounded(search: Pipelines, group: Group, limit: float) -> _Bounded:
+def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
     """Wall times that no split and no recompute of each choice can beat."""
     space, job, layers = search.space, search.space.job, search.space.job.model.layers
     where = (group.columns[axis] for axis in ("tp", "pp", "zero_stage"))
@@ -355,7 +359,7 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> _Bounded:
         seconds = seconds * (1 - _SLACK)
         steps = search.clock.scale * (seconds + job.software.step_overhead_s)
         walls[kept] = run_wall_s(job, steps, write[kept], stall[kept], size)
-    return _Bounded(search, group, walls, rest + once, pairs, fewest)
+    return Bounded(search, group, walls, rest + once, pairs, fewest)
 
 
 def _most_s(problem: Stagewise) -> float:

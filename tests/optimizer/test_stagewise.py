@@ -1,0 +1,106 @@
+"""The inner problem against every choice of rows, and bounds of outer choices against layouts."""
+
+from __future__ import annotations
+
+import random
+from itertools import islice, product
+
+import numpy as np
+import pytest
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.optimizer.inner import layout_from, problems_of
+from layoutopt.optimizer.pipelining import Pipelines
+from layoutopt.optimizer.question import Budget, Pipeline, Question
+from layoutopt.optimizer.rounds import Rounds
+from layoutopt.optimizer.space import space_of
+from layoutopt.optimizer.stagewise import Row, Stagewise, best_rows
+from tests.builders import small_cluster, small_model, small_question
+from tests.conftest import FULL
+
+DRAWN = 400 if FULL else 60
+
+
+def drawn(seed: int) -> Stagewise:
+    """A few stages with tables of their own; some of them alike."""
+    number = random.Random(seed)
+    stages, most = number.randint(1, 4), number.randint(2, 4)
+    first = tuple(
+        Row(n, k, n + 0.3 * k + number.random(), number.random())
+        for n in range(1, most + 1)
+        for k in range(number.randint(0, 1) + 1)
+    )
+    tables = [first]
+    for _ in range(stages - 1):
+        own = tuple(Row(n, 0, n * number.choice((1.0, 1.5)), 0.1 * n) for n in range(1, most + 1))
+        tables.append(number.choice((own, tables[-1])))
+    return Stagewise(number.randint(stages, stages * most), number.uniform(1, 20), tuple(tables))
+
+
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_the_best_rows_are_those_of_all_choices(seed: int) -> None:
+    problem = drawn(seed)
+    values = [
+        problem.value_s(rows)
+        for rows in product(*problem.tables)
+        if sum(row.layers for row in rows) == problem.layers
+    ]
+    worst = max((problem.value_s(rows) for rows in product(*problem.tables)), default=0.0)
+    got = best_rows(problem, worst, Budget(), 10.0)
+    assert got.proved
+    if not values:
+        assert got.rows is None
+        return
+    assert got.rows is not None
+    assert sum(row.layers for row in got.rows) == problem.layers
+    assert problem.value_s(got.rows) == pytest.approx(min(values), rel=1e-8)
+    assert problem.least_s() <= min(values) * (1 + 1e-12)
+    below = best_rows(problem, min(values) * (1 - 1e-6), Budget(), 10.0)
+    assert below.proved
+    assert below.rows is None
+
+
+def asked(schedule: str | None, memory_gib: float) -> Question:
+    """Six layers and a large vocabulary on four GPUs."""
+    question = small_question(
+        small_model(layers=6, heads=4, vocab=128256),
+        gpus=4,
+        batch=8,
+        seq_len=8192,
+        cluster=small_cluster(memory_gib),
+    )
+    pipeline = Pipeline("any", None if schedule is None else (schedule,))  # type: ignore[arg-type]
+    return Question(question.job, pipeline=pipeline)
+
+
+@pytest.mark.parametrize("schedule", [None, "zbv", "gpipe", "zb-h1"])
+@pytest.mark.parametrize("memory_gib", [3.0, 5.0, 30.0])
+def test_no_layout_of_an_outer_choice_beats_its_bound(
+    schedule: str | None, memory_gib: float
+) -> None:
+    """Any rows that fit, at random, of a sample of outer choices; a choice without a bound has
+    none, and rooms hold every row that fits."""
+    question = asked(schedule, memory_gib)
+    space = space_of(question)
+    rounds = Rounds(space, Budget(), 0.0)
+    search = Pipelines(space, rounds.tables, rounds.clock, Budget(), np.inf)
+    number, seen = random.Random(0), 0
+    for bounded in search.bounded(np.inf):
+        for place in number.sample(range(len(bounded.group)), min(5, len(bounded.group))):
+            pp = int(bounded.group.axes.pp[place])
+            every = np.full(pp, question.job.model.layers)
+            for problem in problems_of(space, bounded.group, place, every):
+                drawn_rows = (
+                    tuple(number.choice(table) for table in problem.tables) for _ in range(60)
+                )
+                whole = (
+                    rows for rows in drawn_rows if sum(row.layers for row in rows) == problem.layers
+                )
+                for rows in islice(whole, 3):
+                    priced = estimate(question.job, layout_from(space, bounded.group, place, rows))
+                    assert priced.memory.fits
+                    assert priced.run.wall_time_s >= bounded.walls[place] * (1 - 1e-12)
+                    room = bounded.rooms(place, priced.run.wall_time_s)
+                    assert all(row.layers <= most for row, most in zip(rows, room, strict=True))
+                    seen += 1
+    assert seen >= 3 or memory_gib < 4
