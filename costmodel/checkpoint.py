@@ -126,7 +126,7 @@ def run_wall_s(
     recovery: Recovery | None = None,
 ) -> Array:
     """Wall time of the run with its best save interval; equal to run_plan's, on arrays."""
-    return wall_time(
+    wall = wall_time(
         step_time_s,
         job.training.steps,
         write_s,
@@ -135,6 +135,7 @@ def run_wall_s(
         restart_time_s(job, size_bytes, recovery),
         (recovery or recovery_of(job)).planned_per_failure,
     )
+    return wall + job.training.pauses_s
 
 
 def run_plan(
@@ -165,7 +166,8 @@ def run_plan(
         restart_time_s(job, size_bytes, recovery),
         (recovery or recovery_of(job)).planned_per_failure,
     )
-    ideal, wall = float(parts.ideal_s), float(parts.wall_s)
+    ideal, pauses = float(parts.ideal_s), job.training.pauses_s
+    wall, causes = float(parts.wall_s) + pauses, parts.by_cause()
     checkpoint = Checkpoint(
         interval_steps=k,
         interval_s=k * step_time_s,
@@ -180,7 +182,7 @@ def run_plan(
         steps=steps,
         ideal_s=ideal,
         wall_time_s=wall,
-        overhead_s=parts.by_cause(),
+        overhead_s={**causes, "planned": causes["planned"] + pauses},
         overhead_share=(wall - ideal) / wall,
         expected_interruptions=float(parts.failures),
         cost_usd=_cost_usd(job, wall),

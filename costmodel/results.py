@@ -132,7 +132,8 @@ class Run:
     ideal_s: float
     wall_time_s: float
     overhead_s: dict[str, float]
-    """checkpoint, lost_work, restart, planned: wall_time_s - ideal_s, by cause."""
+    """checkpoint, lost_work, restart, planned (announced stops, pauses for evaluation):
+    wall_time_s - ideal_s, by cause."""
     overhead_share: float
     """Overhead as a share of wall time."""
     expected_interruptions: float

@@ -36,6 +36,18 @@ class Training(Frozen):
     """Whether dispatch and combine run beside another microbatch's compute; None: what the software
     profile does."""
 
+    eval_interval_steps: int | None = None
+    """Steps between pauses for evaluation; None: there are none."""
+    eval_s: float = 0.0
+    """Seconds that a pause for evaluation lasts; training stands still."""
+
+    @property
+    def pauses_s(self) -> float:
+        """Seconds of the run in which training stands still for evaluation."""
+        if self.eval_interval_steps is None:
+            return 0.0
+        return self.steps // self.eval_interval_steps * self.eval_s
+
     @property
     def tokens_per_step(self) -> int:
         """Tokens that one optimizer step consumes."""

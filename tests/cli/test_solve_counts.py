@@ -113,3 +113,17 @@ def test_what_was_refused_is_written_with_its_rule(run: Run, tmp_path: Path) -> 
     nowhere = run(*SMALL, "--rejected", str(tmp_path / "no" / "file"))
     assert nowhere.code == 2
     assert "cannot write" in nowhere.err
+
+
+def test_pauses_for_evaluation_need_both_numbers(run: Run) -> None:
+    estimate = ("estimate", "--model", "llama-3.1-8b", "--gpus", "8", "--layout", "tp=8")
+    answer = run(*estimate, "--eval-every", "1000", "--eval-time", "5min", "--json").json
+    check(answer, "plan")
+    plain = run(*estimate, "--json").json
+    pauses = plain["run"]["steps"] // 1000 * 300
+    assert answer["run"]["overhead_s"]["planned"] == pytest.approx(
+        plain["run"]["overhead_s"]["planned"] + pauses
+    )
+    ran = run(*estimate, "--eval-every", "1000")
+    assert ran.code == 2
+    assert "eval_every needs eval_time" in ran.err

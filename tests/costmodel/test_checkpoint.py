@@ -242,3 +242,18 @@ def test_the_page_shows_what_the_functions_give() -> None:
         parts = [100 * x / float(run.wall_s) for x in run.by_cause().values()]
         assert (write_shown, k_shown) == (f"{write:.1f}", str(k))
         assert shares == [f"{part:.2f}" for part in [*parts, sum(parts)]], storage
+
+
+def test_pauses_for_evaluation_are_planned_overhead() -> None:
+    """1,000 steps with a pause of 30 s after every 300: three pauses, 90 s."""
+    training = Training(seq_len=128, global_batch=64, tokens=1000 * 128 * 64)
+    pauses = training.model_copy(update={"eval_interval_steps": 300, "eval_s": 30.0})
+    plain, paused = (replace(job(), training=one) for one in (training, pauses))
+    assert paused.training.pauses_s == 90.0
+    size = checkpoint_bytes(plain)
+    (_, without), (_, run) = (run_plan(asked, 2.0, 5.0, 5.0, size) for asked in (plain, paused))
+    assert run.wall_time_s == pytest.approx(without.wall_time_s + 90.0)
+    assert run.overhead_s["planned"] == pytest.approx(without.overhead_s["planned"] + 90.0)
+    assert run.ideal_s == without.ideal_s
+    assert run.ideal_s + sum(run.overhead_s.values()) == pytest.approx(run.wall_time_s)
+    assert float(run_wall_s(paused, 2.0, 5.0, 5.0, size)) == pytest.approx(run.wall_time_s)

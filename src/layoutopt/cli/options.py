@@ -69,6 +69,8 @@ job_options = stack(
     text_option("--precision", metavar="P", help="bf16, fp16, fp8, mxfp8, nvfp4, fp32. [bf16]"),
     text_option("--framework", metavar="NAME", help="Whose rules and overlap apply. [generic]"),
     calibration_option,
+    text_option("--eval-every", metavar="STEPS", help="Steps between pauses for evaluation."),
+    text_option("--eval-time", metavar="TIME", help="How long such a pause lasts, as in 5min."),
     text_option("--mtbf", metavar="TIME", help="Mean time between failures of the job: 3.1h."),
     text_option("--failure-rate", metavar="R", help="Failures per 1,000 node-days, instead."),
     text_option("--degraded", metavar="N", help="What to restart with when N nodes are gone."),

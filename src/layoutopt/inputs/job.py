@@ -17,7 +17,7 @@ from layoutopt.inputs import defaults
 from layoutopt.inputs.failures import with_failures
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.machine import read_machine
-from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count
+from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count, read_seconds
 from layoutopt.inputs.words import choice
 from layoutopt.nearest import did_you_mean, nearest_names
 
@@ -119,7 +119,28 @@ def _read_training(
         global_batch=global_batch,
         tokens=_read_tokens(options.get("tokens"), model, seq_len * global_batch, notebook),
         precision=_read_precision(options.get("precision"), cluster.gpu, notebook),
+        **_read_pauses(options),
     )
+
+
+def _read_pauses(options: Mapping[str, Any]) -> dict[str, Any]:
+    """How often training stands still for evaluation, and for how long; both or neither."""
+    given = {name: options.get(name) for name in ("eval_every", "eval_time")}
+    lacking = [name for name, value in given.items() if value is None]
+    if len(lacking) == 2:
+        return {}
+    if lacking:
+        there = next(name for name in given if name not in lacking)
+        raise InputError(
+            f"{there} needs {lacking[0]}: pauses for evaluation are every so many steps, and last "
+            "so long",
+            field=lacking[0],
+        )
+    every = read_count(given["eval_every"], "eval_every", most=MOST_TOKENS)
+    return {
+        "eval_interval_steps": every,
+        "eval_s": read_seconds(given["eval_time"], "eval_time"),
+    }
 
 
 def _read_seq_len(value: object, model: Model, notebook: Notebook) -> int:

@@ -38,6 +38,10 @@ class JobOptions(TypedDict, total=False):
     framework: str
     calibration: str | Path | Site | None
     """A site's own figures: a file that ``layoutopt calibrate`` made."""
+    eval_every: Number
+    """Steps between pauses for evaluation."""
+    eval_time: Number
+    """Seconds of a pause for evaluation, or text with a unit (``"5min"``)."""
     mtbf: Number
     """Mean time between failures of the whole job: seconds, or text with a unit (``"3.1h"``)."""
     failure_rate: Number

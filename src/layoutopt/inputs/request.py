@@ -61,6 +61,8 @@ class Request:
             "global_batch": training.global_batch,
             "tokens": training.tokens,
             "precision": training.precision,
+            "eval_interval_steps": training.eval_interval_steps,
+            "eval_s": training.eval_s,
             "framework": job.software.name,
             "calibration": self.calibration.to_dict() if self.calibration else None,
             **self.asked,
