@@ -127,9 +127,9 @@ def _fewest(stage: Ints, layers: Ints, again: Ints, fits: Flags) -> Flags:
 def _once_s(job: Job, group: Group, axes: Axes, layers: Ints, again: Ints) -> np.ndarray:
     """Exposed traffic and optimizer once a step, for each row of the first stage."""
     wide = layers[:, None]
-    yes = np.ones_like(wide, dtype=bool)
+    yes, no = np.ones_like(wide, dtype=bool), np.zeros_like(wide, dtype=bool)
     stages = Stages(
-        np.zeros_like(wide), wide, yes, yes, again[:, None] if group.variant.partly else None
+        np.zeros_like(wide), wide, yes, no, again[:, None] if group.variant.partly else None
     )
     traffic, optimizer = step.once_a_step(job, axes, stages, step.mixed_layers(job, axes, stages))
     return np.broadcast_to(traffic + optimizer, layers.shape)
