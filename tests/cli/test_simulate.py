@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -156,6 +157,7 @@ def test_failure_rates_reach_estimate(run: Run) -> None:
         (("--process-share", "0.8", "--switch-share", "0.8"), "more than 1 together"),
         (("--nodes-per-switch", "0"), "below 1"),
         (("--trace", "a.json"), "trace is of a step"),
+        (("--degraded", "2"), "degraded is of estimate and solve"),
     ],
 )
 def test_wrong_options_of_runs_are_refused_in_words(
@@ -197,3 +199,11 @@ def test_estimate_plans_checkpoints_and_restarts_on_fewer_nodes(run: Run) -> Non
     for words in ("Failures and checkpoints", "spare nodes are worth holding", "2 nodes gone"):
         assert words in table
     assert run(*job[:-1], "64").code == 2
+
+
+@pytest.mark.parametrize("name", ["tier", "straggler"])
+@pytest.mark.parametrize("value", [3, 0.5, True, float("nan"), {"a": 1}, ["x", 2]])
+def test_nonsense_of_any_type_is_an_input_error(name: str, value: object) -> None:
+    options: dict[str, Any] = {name: value, "run": name == "tier"}
+    with pytest.raises(layoutopt.InputError):
+        layoutopt.simulate(model="8B", gpus=16, layout="pp=4", global_batch=16, **options)

@@ -47,6 +47,7 @@ def read_step(options: Mapping[str, Any], stdin: TextIO | None = None) -> StepRe
     """The request that ``simulate`` was given; InputError for anything wrong in it."""
     options = {name: value for name, value in given(options).items() if name != "run"}
     _refuse_options_of_runs(options)
+    refuse_degraded(options)
     refuse_unknown(options, (*ESTIMATE_OPTIONS, *STEP_OPTIONS))
     rest = {name: value for name, value in options.items() if name in ESTIMATE_OPTIONS}
     request = read_estimate(rest, stdin)
@@ -70,6 +71,16 @@ def _refuse_options_of_runs(options: Mapping[str, Any]) -> None:
                 value=str(options[name]),
                 nearest=("run",),
             )
+
+
+def refuse_degraded(options: Mapping[str, Any]) -> None:
+    """Raises InputError for ``degraded``: a simulation is of the layout that it is given."""
+    if "degraded" in options:
+        raise InputError(
+            "degraded is of estimate and solve; simulate the layout that they answer",
+            field="degraded",
+            value=str(options["degraded"]),
+        )
 
 
 def read_seed(options: Mapping[str, Any]) -> int:

@@ -17,7 +17,7 @@ from layoutopt.errors import InputError
 from layoutopt.inputs.numbers import MOST_TOKENS, read_count, read_seconds
 from layoutopt.inputs.options import ESTIMATE_OPTIONS, given, refuse_unknown
 from layoutopt.inputs.request import EstimateRequest, read_estimate
-from layoutopt.inputs.simulate import STEP_OPTIONS, read_seed, read_share
+from layoutopt.inputs.simulate import STEP_OPTIONS, read_seed, read_share, refuse_degraded
 from layoutopt.inputs.words import choice
 from layoutopt.nearest import did_you_mean, nearest_names
 from layoutopt.simulation.failures import KINDS, Failures, mean_of_trace_s
@@ -67,6 +67,7 @@ def read_run(options: Mapping[str, Any], stdin: TextIO | None = None) -> RunRequ
     """The request that ``simulate --run`` was given; InputError for anything wrong in it."""
     refuse_unknown(options, (*ESTIMATE_OPTIONS, *RUN_OPTIONS, *STEP_OPTIONS))
     options = given(options)
+    refuse_degraded(options)
     for name in STEP_OPTIONS:
         if name != "seed" and name in options:
             raise InputError(
@@ -199,7 +200,7 @@ def _tiers(
     )
     found = {"shared": shared}
     asked = options.get("tier", ())
-    for entry in (asked,) if isinstance(asked, str | Mapping) else asked:
+    for entry in asked if isinstance(asked, list | tuple) else (asked,):
         tier = _tier(entry, shared)
         found[tier.kind] = tier
     if "interval" not in options:

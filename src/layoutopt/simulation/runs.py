@@ -14,7 +14,9 @@ from layoutopt.simulation.tiers import SURVIVES, Calendar, Tier
 HOPELESS_FACTOR = 1e3
 """A run that has taken so many times its ideal time is given up,"""
 MOST_FAILURES = 20_000
-"""and so is one that has failed so often."""
+"""and so is one that has failed so often,"""
+PATIENCE_FAILURES = 1000
+"""and one that so many failures have not brought any further."""
 QUANTILES = (0.05, 0.25, 0.5, 0.75, 0.95)
 
 
@@ -56,7 +58,7 @@ class RunSimulation:
     planned_s: Array
     failures: Ints
     finished: int
-    """Runs that were not given up (HOPELESS_FACTOR, MOST_FAILURES)."""
+    """Runs that were not given up (HOPELESS_FACTOR, MOST_FAILURES, PATIENCE_FAILURES)."""
 
     @property
     def goodput(self) -> Array:
@@ -135,9 +137,13 @@ class _Simulator:
         end_s, last_s = self._end()
         going = np.arange(self.runs, dtype=np.int64)
         limit = HOPELESS_FACTOR * plan.ideal_s
-        for _ in range(MOST_FAILURES):
+        before = state.at.copy()
+        for number in range(MOST_FAILURES):
             if not len(going):
                 break
+            if number and number % PATIENCE_FAILURES == 0:
+                going = going[state.at[going] > before[going]]
+                before = state.at.copy()
             until = plan.failures.next_s(self.random, state.now[going])
             need = end_s + last_s - self.calendar.at(state.at[going])
             through = until >= state.recovery[going] + need
