@@ -95,22 +95,29 @@ def state_kib(
     dense = sharding.stage_parameters(job, tp, layers, first, last)
     experts: Array = np.zeros(1)
     replicas: Ints = np.ones(1, dtype=np.int64)
-    more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
-    dense = dense + np.where(last, more, 0.0)
     if job.model.moe is not None:
         experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
-        experts = experts + np.where(last, more_experts, 0.0)
         replicas = np.maximum(1, job.gpus // (np.asarray(pp) * ep * np.asarray(etp)))
 
+    if job.model.mtp_layers:
+        more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
+        dense = dense + np.where(last, more, 0.0)
+        experts = experts + np.where(last, more_experts, 0.0)
+
     def held(bytes_each: int, from_stage: int) -> Ints:
+        if not bytes_each:
+            return np.zeros((1, 1), dtype=np.int64)
         sharded = z >= from_stage
         whole = dense / np.where(sharded, size, 1) + experts / np.where(sharded, replicas, 1)
         return to_kib(bytes_each * whole)
 
-    each, whole = gradient_bytes(job), software.keeps_whole_gradients & (np.asarray(pp) > 1)
+    each = gradient_bytes(job)
+    gradients = held(each, 2)
+    if software.keeps_whole_gradients:
+        gradients = np.where(np.asarray(pp) > 1, held(each, 4), gradients)
     return State(
         weights=held(software.weight_bytes, 3),
-        gradients=np.where(whole, held(each, 4), held(each, 2)),
+        gradients=gradients,
         optimizer=held(software.optimizer_bytes, 1),
         step=held(software.step_bytes, 1),
         buffers=_sharding_buffers(job, tp, z, layers, first, last, size, reshard, ep, etp),
@@ -156,8 +163,10 @@ def _sharding_buffers(
     copied = (zero_stage == 3) & ((size > 1) | (job.software.weight_bytes > 2))
     scattered = (zero_stage >= 2) & (size > 1)
     whole = np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0)
-    buckets = np.where((zero_stage >= 1) & (size > 1), job.software.bucket_bytes, 0)
-    return to_kib(whole + buckets + memory_fit(job).workspace_bytes)
+    fixed: Array | float = memory_fit(job).workspace_bytes
+    if job.software.bucket_bytes:
+        fixed = fixed + np.where((zero_stage >= 1) & (size > 1), job.software.bucket_bytes, 0)
+    return to_kib(whole + fixed)
 
 
 @dataclass(frozen=True)

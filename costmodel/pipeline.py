@@ -79,7 +79,9 @@ def _held(
     plain = layers * np.minimum(p - stages.index, m)
     chunks = np.minimum(2 * (p - stages.index - 1) + (v - 1) * p + 1, m * v)
     interleaved = -(-layers * chunks // v)
-    held = np.where((v > 1) & (p > 1), interleaved, plain)
+    held: Ints = np.where((v > 1) & (p > 1), interleaved, plain)
+    if not schedule.any():  # all of them the usual one: much the most often
+        return held
     first = np.minimum(layers, -(-layers // 2) if first_chunk is None else first_chunk)
     down, up = _held_of_v(stages, p, m)
     held = np.where((schedule == V_SHAPE) & (p > 1), first * down + (layers - first) * up, held)

@@ -41,7 +41,7 @@ def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, las
 
 def _copied_heads(model: Model, tp: Ints) -> Array | float:
     """Key and value projections a rank holds beyond its even share of one layer's."""
-    if model.mla is not None:
+    if model.mla is not None or np.max(tp) <= model.kv_heads:
         return 0.0
     both = 2.0 * model.hidden * model.kv_width
     return both * (1 / np.minimum(tp, model.kv_heads) - 1 / np.asarray(tp))
