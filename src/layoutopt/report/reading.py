@@ -29,7 +29,7 @@ def _memory_sentence(estimate: Estimate) -> str:
     return (
         f"Memory: stage {worst.stage} of {estimate.layout.pp} needs most, "
         f"{format_bytes(worst.reserved)} of {format_bytes(memory.usable_bytes)} usable "
-        f"({verdict}), in {worst.peak_moment}; its largest part is {part} with "
+        f"({verdict}), in the {worst.peak_moment}; its largest part is {part} with "
         f"{format_bytes(getattr(worst, part))}."
     )
 
