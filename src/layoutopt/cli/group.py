@@ -23,6 +23,7 @@ COMMANDS = {
     "submit": "layoutopt.cli.submit",
     "env": "layoutopt.cli.env",
     "slurm-plugin": "layoutopt.cli.slurm_plugin",
+    "serve": "layoutopt.cli.serve",
     "hardware": "layoutopt.cli.hardware",
     "models": "layoutopt.cli.models",
     "schema": "layoutopt.cli.schema",

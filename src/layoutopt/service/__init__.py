@@ -1,0 +1,1 @@
+"""The warm path: solve and estimate over HTTP. Needs the ``serve`` extra."""
