@@ -183,7 +183,7 @@ def one_by_one_s(space: Space) -> float:
     columns = [columns for columns in every_legal(space) if len(columns["tp"])]
     joined = {axis: np.concatenate([one[axis] for one in columns]) for axis in AXES}
     places = random.Random(0).choices(range(space.candidates), k=SAMPLE)
-    layouts = [layout_of(space.job, row(joined, place)) for place in places]
+    layouts = [layout_of(space.question, row(joined, place)) for place in places]
     began = time.process_time()
     for layout in layouts:
         estimate(space.job, layout)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 
 Array = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -16,6 +16,9 @@ Flags = NDArray[np.bool_]
 
 NONE, SELECTIVE, FULL = range(len(RECOMPUTE))
 """Integer codes of recompute in arrays."""
+
+RING, ALL_GATHER, ULYSSES, HIERARCHICAL = range(len(CP_KINDS))
+"""Integer codes of cp_kind in arrays."""
 
 ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE, ZERO_BUBBLE_2P = range(5)
 """Integer codes of the schedule in arrays; interleaving is vpp > 1."""
@@ -55,7 +58,9 @@ class Axes:
     schedule: Ints
     shard_degree: Ints
     reshard: Flags
-    cp_kind: str = "ring"
+    cp_kind: Ints | int = RING
+    offload_optimizer: Flags | bool = False
+    offload_activations: Flags | bool = False
 
     @property
     def v_shape(self) -> Flags:
@@ -81,7 +86,7 @@ class Axes:
 
 
 def axes_of(layouts: Sequence[Layout]) -> Axes:
-    """Arrays of the layouts' fields. All layouts must share one cp_kind."""
+    """Arrays of the layouts' fields."""
 
     def column(name: str) -> Ints:
         return ints([getattr(layout, name) for layout in layouts])
@@ -102,5 +107,7 @@ def axes_of(layouts: Sequence[Layout]) -> Axes:
         schedule=ints([SCHEDULES[layout.schedule] for layout in layouts]),
         shard_degree=ints([layout.shard_degree or layout.dp * layout.cp for layout in layouts]),
         reshard=np.array([layout.reshard for layout in layouts]),
-        cp_kind=layouts[0].cp_kind,
+        offload_optimizer=np.array([layout.offload_optimizer for layout in layouts]),
+        offload_activations=np.array([layout.offload_activations for layout in layouts]),
+        cp_kind=ints([CP_KINDS.index(layout.cp_kind) for layout in layouts]),
     )

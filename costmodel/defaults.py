@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from layoutopt.costmodel.layout import Recompute
+from layoutopt.costmodel.layout import CpKind, Recompute
 from layoutopt.costmodel.software import Software
 
 MICRO_BATCH = 1
@@ -35,12 +35,13 @@ class LayoutDefaults:
     recompute: Recompute
     sequence_parallel: bool
     reshard: bool
+    cp_kind: CpKind
     reasons: dict[str, str]
     """By key of the layout: one clause that says why."""
 
 
 def default_layout_values(software: Software, *, tp: int, pp: int) -> LayoutDefaults:
-    """Most likely micro_batch, zero_stage, recompute, sequence_parallel and reshard.
+    """Most likely micro_batch, zero_stage, recompute, sequence_parallel, reshard and cp_kind.
 
     ``tp`` and ``pp`` are the layout's own degrees. Sequence parallelism needs tp > 1. With a
     pipeline, FSDP frameworks keep gathered weights between microbatches, and DeepSpeed, which
@@ -56,6 +57,7 @@ def default_layout_values(software: Software, *, tp: int, pp: int) -> LayoutDefa
         "zero_stage": of,
         "recompute": of,
         "sequence_parallel": of if tp > 1 else "needs tp > 1",
+        "cp_kind": of,
         "reshard": of if not (fsdp and pp > 1) else "kept between microbatches of a pipeline",
     }
     return LayoutDefaults(
@@ -64,6 +66,7 @@ def default_layout_values(software: Software, *, tp: int, pp: int) -> LayoutDefa
         recompute=software.default_recompute,
         sequence_parallel=software.default_sequence_parallel and tp > 1,
         reshard=not (fsdp and pp > 1),
+        cp_kind="ring" if "ring" in software.cp_kinds else software.cp_kinds[0],
         reasons=reasons,
     )
 

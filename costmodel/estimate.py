@@ -20,6 +20,7 @@ from layoutopt.costmodel.counts import (
 from layoutopt.costmodel.extrapolation import warnings_for
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.costmodel.placement import ordered
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, Memory, StageMemory, StepTime
 from layoutopt.costmodel.stages import Stages, even_classes, stages_of
@@ -72,6 +73,16 @@ def allocated_kib(job: Job, axes: Axes) -> Ints:
     parts = memory.stage_bytes(job, axes, _even(job, axes))
     allocated: Ints = np.max(parts.allocated, axis=-1)
     return allocated
+
+
+def over_kib(job: Job, axes: Axes) -> Ints:
+    """KiB by which the worst stage of each layout of ``axes`` passes what may be allocated on the
+    device, or what offload may fill of the host, whichever is more; 0 where it fits."""
+    parts = memory.stage_bytes(job, axes, _even(job, axes))
+    over: Ints = np.max(parts.allocated, axis=-1) - memory.largest_allocation_kib(job)
+    if np.any(axes.offload_optimizer) or np.any(axes.offload_activations):
+        over = np.maximum(over, np.max(parts.host, axis=-1) - largest_host_kib(job))
+    return np.maximum(over, 0)
 
 
 def _step_time(job: Job, axes: Axes, stages: Stages) -> StepTime:
@@ -183,12 +194,15 @@ def _memory_of(job: Job, layout: Layout) -> Memory:
         )
         for stage in range(len(layers))
     )
-    largest = memory.largest_allocation_kib(job)
+    largest, host = memory.largest_allocation_kib(job), max(row(parts.host))
+    most_host = largest_host_kib(job) * KIB if host else 0
     return Memory(
         capacity_bytes=job.cluster.gpu.memory_bytes,
         usable_bytes=memory.usable_bytes(job),
         stages=listed,
-        fits=bool(np.all(parts.allocated <= largest)),
+        fits=bool(np.all(parts.allocated <= largest)) and host <= most_host,
+        host_bytes=host,
+        host_usable_bytes=most_host,
     )
 
 

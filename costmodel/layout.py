@@ -9,6 +9,12 @@ Recompute = Literal["none", "selective", "full"]
 Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv"]
 RECOMPUTE: tuple[Recompute, ...] = ("none", "selective", "full")
 """In the order of the integer codes that arrays of layouts use: 0, 1, 2."""
+CpKind = Literal["ring", "all_gather", "ulysses", "hierarchical"]
+CP_KINDS: tuple[CpKind, ...] = ("ring", "all_gather", "ulysses", "hierarchical")
+"""How context parallelism exchanges keys and values, in the order of the integer codes.
+
+``hierarchical``: all-to-all of heads inside the scale-up domain, a ring across (Megatron Core's
+a2a+p2p)."""
 
 PIPELINE_LAST, PIPELINE_INSIDE = "tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp"
 """Orders of the axes, innermost first: stages apart, or the stages of a pipeline together."""
@@ -39,10 +45,12 @@ class Layout:
     zero_stage: int = 1
     shard_degree: int | None = None
     reshard: bool = True
+    offload_optimizer: bool = False
     recompute: Recompute = "none"
     recompute_layers: int | tuple[int, ...] | None = None
     sequence_parallel: bool = True
-    cp_kind: Literal["ring", "all_gather", "ulysses"] = "ring"
+    offload_activations: bool = False
+    cp_kind: CpKind = "ring"
     schedule: Schedule = "1f1b"
     layers_per_stage: tuple[int, ...] | None = None
     axis_order: str = PIPELINE_LAST

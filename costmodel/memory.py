@@ -15,6 +15,7 @@ from layoutopt.costmodel.activations import activation_kib, logits_kib, to_kib, 
 from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory_fit import memory_fit
+from layoutopt.costmodel.offload import PARKED_LAYERS
 from layoutopt.costmodel.pipeline import layers_in_flight, recomputed_in_flight
 from layoutopt.costmodel.stages import Stages
 from layoutopt.units import KIB
@@ -63,6 +64,8 @@ class State:
     buffers: Ints
     step: Ints
     """What the optimizer step needs beside all of that, while no activation is held."""
+    host: Ints
+    """Optimizer state in host memory."""
 
     @property
     def total(self) -> Ints:
@@ -83,12 +86,13 @@ def state_kib(
     reshard: Flags | bool = True,
     ep: Ints | int = 1,
     etp: Ints | int = 1,
+    offload: Flags | bool = False,
 ) -> State:
     """Weights, gradients, optimizer state and sharding buffers: axes (tp, pp, zero_stage).
 
     ZeRO divides the optimizer state from stage 1, gradients from 2, weights from 3, over the
     data-parallel ranks (Rajbhandari 2019, figure 1). Expert weights are divided over their own
-    replicas, gpus / (ep * etp * pp).
+    replicas, gpus / (ep * etp * pp). ``offload`` moves the optimizer's state to the host.
     """
     software, z = job.software, np.asarray(zero_stage)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
@@ -97,7 +101,7 @@ def state_kib(
     replicas: Ints = np.ones(1, dtype=np.int64)
     if job.model.moe is not None:
         experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
-        replicas = np.maximum(1, job.gpus // (np.asarray(pp) * ep * np.asarray(etp)))
+        replicas = sharding.expert_shard(job, tp, pp, ep, etp, shard)
 
     if job.model.mtp_layers:
         more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
@@ -118,8 +122,9 @@ def state_kib(
     return State(
         weights=held(software.weight_bytes, 3),
         gradients=gradients,
-        optimizer=held(software.optimizer_bytes, 1),
-        step=held(software.step_bytes, 1),
+        optimizer=np.where(offload, 0, held(software.optimizer_bytes, 1)),
+        step=np.where(offload, 0, held(software.step_bytes, 1)),
+        host=np.where(offload, held(software.optimizer_bytes, 1), 0),
         buffers=_sharding_buffers(job, tp, z, layers, first, last, size, reshard, ep, etp),
     )
 
@@ -178,6 +183,8 @@ class StageBytes:
     logits: Ints
     at_step: Flags
     """Whether the worst moment is the optimizer step."""
+    host: Ints
+    """KiB in host memory."""
 
     @property
     def allocated(self) -> Ints:
@@ -193,17 +200,21 @@ def stage_bytes(job: Job, axes: Axes, stages: Stages) -> StageBytes:
     """
 
     state = stage_state(job, axes, stages)
-    activations, working = _layers_held(job, axes, stages)
+    saved, working = _layers_held(job, axes, stages)
     logits = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)[..., None]
     beside = working if job.software.keeps_logits else np.zeros_like(working)
     at_loss = stages.last & (logits + beside > working)
     least = np.where(at_loss, beside, working)
+    away = np.asarray(axes.offload_activations)[..., None]
+    activations = np.where(away, 0, saved.total)
+    least = least + np.where(away, PARKED_LAYERS * saved.largest, 0)
     at_step = state.step > activations + least + np.where(at_loss, logits, 0)
     return StageBytes(
         state=replace(state, buffers=state.buffers + np.where(at_step, state.step, 0)),
         activations=np.where(at_step, 0, activations + least),
         logits=np.where(at_loss & ~at_step, logits, 0),
         at_step=at_step,
+        host=state.host + np.where(away, saved.total, 0),
     )
 
 
@@ -225,6 +236,7 @@ def stage_state(job: Job, axes: Axes, stages: Stages) -> State:
         reshard=axes.reshard[..., None],
         ep=wide(axes.ep),
         etp=wide(axes.etp),
+        offload=np.asarray(axes.offload_optimizer)[..., None],
     )
 
 
@@ -237,7 +249,15 @@ def layer_kib(job: Job, axes: Axes) -> tuple[Ints, Ints]:
     return saved, working_kib(job, *layer_axes, etp=etp, sp=sp)
 
 
-def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[Ints, Ints]:
+@dataclass(frozen=True)
+class _Saved:
+    """KiB of activations that the layers in flight on each stage save, and of the largest one."""
+
+    total: Ints
+    largest: Ints
+
+
+def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[_Saved, Ints]:
     """Saved activations of each stage and what one layer's backward pass needs beside them.
 
     Where only some layers of a stage recompute, the worse of both kinds sets the latter.
@@ -245,7 +265,7 @@ def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[Ints, Ints]:
     how = (axes.pp, axes.interleaved, axes.microbatches, axes.schedule)
     saved, working = (part[..., None] for part in layer_kib(job, axes))
     if stages.recomputed is None:
-        return layers_in_flight(stages, *how) * saved, working
+        return _Saved(layers_in_flight(stages, *how) * saved, saved), working
     plain = replace(axes, recompute=np.full_like(axes.recompute, NONE))
     saved_whole, working_whole = (part[..., None] for part in layer_kib(job, plain))
     again, kept = recomputed_in_flight(stages, *how)
@@ -253,4 +273,4 @@ def _layers_held(job: Job, axes: Axes, stages: Stages) -> tuple[Ints, Ints]:
         np.where(stages.recomputed > 0, working, 0),
         np.where(stages.recomputed < stages.layers, working_whole, 0),
     )
-    return again * saved + kept * saved_whole, worse
+    return _Saved(again * saved + kept * saved_whole, np.maximum(saved, saved_whole)), worse

@@ -49,10 +49,19 @@ def shard_groups(job: Job, count: Ints, shard: Ints, tp: Ints, pp: Ints) -> Grou
     return collectives.group(machine(job).shard_levels, count, stride * pp if inside else stride)
 
 
-def expert_replicas(job: Job, pp: Ints, ep: Ints | int, etp: Ints | int) -> Group:
-    """Ranks that hold the same experts: gpus / (ep * etp * pp), that many experts' ranks apart."""
+def expert_copies(job: Job, pp: Ints, ep: Ints | int, etp: Ints | int) -> Ints:
+    """How many ranks hold the same experts: gpus / (ep * etp * pp)."""
     width = np.asarray(ep * np.asarray(etp), dtype=np.int64)
-    count = np.maximum(1, job.gpus // (pp * width))
+    copies: Ints = np.maximum(1, job.gpus // (np.asarray(pp) * width))
+    return copies
+
+
+def expert_replicas(
+    job: Job, pp: Ints, ep: Ints | int, etp: Ints | int, count: Ints, apart: Ints | int = 1
+) -> Group:
+    """``count`` of the ranks that hold the same experts, ``apart`` of them from one to the next:
+    a set of experts' ranks each."""
+    width = np.asarray(ep * np.asarray(etp), dtype=np.int64) * apart
     stride = width * pp if job.axis_order == PIPELINE_INSIDE else width
     return collectives.group(machine(job).shard_levels, count, stride)
 

@@ -12,6 +12,7 @@ BREAKDOWN = (
     "tp_comm",
     "cp_comm",
     "ep_comm",
+    "offload",
     "pp_comm",
     "pipeline_bubble",
     "dp_comm",
@@ -26,6 +27,7 @@ PART_NAMES = {
     "tp_comm": "tensor-parallel traffic",
     "cp_comm": "context-parallel traffic",
     "ep_comm": "expert traffic",
+    "offload": "activations on their way to the host and back",
     "pp_comm": "messages between stages",
     "pipeline_bubble": "the pipeline bubble",
     "dp_comm": "data-parallel traffic that nothing hides",
@@ -80,6 +82,10 @@ class Memory:
     usable_bytes: int
     stages: tuple[StageMemory, ...]
     fits: bool
+    host_bytes: int = 0
+    """What offload keeps in host memory for one GPU of the worst stage."""
+    host_usable_bytes: int = 0
+    """What offload may fill of it; 0 where nothing is offloaded."""
 
     @property
     def worst(self) -> StageMemory:

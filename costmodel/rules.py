@@ -11,6 +11,7 @@ from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
 from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
 from layoutopt.costmodel.pool_rules import broken_pool_rules
+from layoutopt.costmodel.spreading import broken_context, broken_spreading
 from layoutopt.costmodel.stages import even_split
 
 
@@ -19,13 +20,6 @@ def tensor_parallel_fits(job: Job, tp: int) -> bool:
     model = job.model
     kv = model.kv_heads
     return model.heads % tp == 0 and model.ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0)
-
-
-def context_parallel_fits(job: Job, cp: int, tp: int = 1, kind: str = "ring") -> bool:
-    """The sequence splits into 2 cp causal halves (Megatron, torchtitan); Ulysses splits heads."""
-    if cp > 1 and job.training.seq_len % (2 * cp):
-        return False
-    return kind != "ulysses" or job.model.heads % (tp * cp) == 0
 
 
 def sequence_splits(job: Job, tp: int, cp: int) -> bool:
@@ -78,6 +72,7 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     """Every rule that ``layout`` breaks, products first; empty for a legal layout."""
     found = _products(job, layout)
     found += _divisions(job, layout)
+    found += broken_spreading(job, layout)
     found += _pipeline(job, layout)
     found += _framework_pipeline(job, layout)
     found += _experts_and_sharding(job, layout)
@@ -143,21 +138,10 @@ def _divisions(job: Job, layout: Layout) -> list[Broken]:
                 nearest_of(legal, layout.tp),
             )
         )
-    if not context_parallel_fits(job, layout.cp, layout.tp, layout.cp_kind):
-        legal = [d for d in divisors(seq) if context_parallel_fits(job, d)]
-        found.append(
-            Broken(
-                "context_halves_the_sequence",
-                "cp",
-                layout.cp,
-                f"cp {layout.cp}: {layout.cp_kind} needs seq_len {seq} to divide by 2 x cp = "
-                f"{2 * layout.cp}"
-                + (f" and {model.heads} heads by tp x cp" if layout.cp_kind == "ulysses" else ""),
-                nearest_of(legal, layout.cp),
-            )
-        )
-    elif (
-        layout.tp > 1
+    found += broken_context(job, layout)
+    if (
+        not found
+        and layout.tp > 1
         and layout.sequence_parallel
         and not sequence_splits(job, layout.tp, layout.cp)
     ):
@@ -313,17 +297,6 @@ def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
                 f"ep {layout.ep} x etp {layout.etp} x pp {layout.pp} must divide {job.gpus} GPUs "
                 f"and ep must divide {experts} experts",
                 nearest_of(legal, layout.ep),
-            )
-        )
-    shard = layout.shard_degree
-    if shard is not None and (layout.dp * layout.cp) % shard:
-        found.append(
-            Broken(
-                "shards_divide_replicas",
-                "shard_degree",
-                shard,
-                f"shard_degree {shard} does not divide dp x cp = {layout.dp * layout.cp}",
-                nearest_of(divisors(layout.dp * layout.cp), shard),
             )
         )
     return found

@@ -17,6 +17,7 @@ from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.model import Model
+from layoutopt.costmodel.offload import adam_seconds
 
 
 def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
@@ -111,7 +112,8 @@ def gather_seconds(
     gather = collectives.all_gather(ranks, 2.0 * parameters)
     scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
     if job.model.moe is not None:
-        replicas = placement.expert_replicas(job, pp, ep, etp)
+        shared = expert_shard(job, tp, pp, ep, etp, shard)
+        replicas = placement.expert_replicas(job, pp, ep, etp, shared)
         experts = expert_parameters(job, 1.0, np.asarray(ep), etp)
         gather = gather + collectives.all_gather(replicas, 2.0 * experts)
         scatter = scatter + collectives.reduce_scatter(
@@ -123,6 +125,19 @@ def gather_seconds(
         z >= 2, scatter, 0.0
     )
     return Gathers(forward, backward)
+
+
+def expert_shard(
+    job: Job, tp: Ints, pp: Ints, ep: Ints | int, etp: Ints | int, shard: Ints | None
+) -> Ints:
+    """Ranks that ZeRO shards an expert over: its replicas, divided among as many groups as the
+    dense weights' are (Megatron's optimizer instances; torchtitan's efsdp inside dp_replicate)."""
+    replicas = placement.expert_copies(job, pp, ep, etp)
+    if shard is None:
+        return replicas
+    groups = np.maximum(1, job.gpus // (np.asarray(tp) * pp) // shard)
+    size: Ints = np.maximum(1, replicas // groups)
+    return size
 
 
 @dataclass(frozen=True)
@@ -176,13 +191,43 @@ def sync_seconds(
         reduce = reduce + across
     total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
     if job.model.moe is not None:
-        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        replicas = placement.expert_replicas(job, pp, ep, etp)
-        scatter = collectives.reduce_scatter(replicas, software.gradient_bytes * experts)
-        total_reduce = total_reduce + scatter * np.select([z == 0, z == 1], [2, 1], 0)
-        gathered = collectives.all_gather(replicas, 2.0 * experts)
-        total_gather = total_gather + np.where(z == 1, gathered, 0.0)
+        experts = _expert_sync(job, tp, pp, z, stage_layers, shard, ep, etp)
+        total_reduce, total_gather = total_reduce + experts.reduce, total_gather + experts.gather
     return Sync(total_reduce, total_gather)
+
+
+def _expert_sync(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    stage_layers: Ints,
+    shard: Ints | None,
+    ep: Ints | int,
+    etp: Ints | int,
+) -> Sync:
+    """The same for routed experts, over the ranks that hold them: all of them under ZeRO-0, their
+    shard group else, whose shards are then summed across groups."""
+    each = job.software.gradient_bytes
+    experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
+    everyone = placement.expert_copies(job, pp, ep, etp)
+    size = expert_shard(job, tp, pp, ep, etp, shard)
+    replicas = placement.expert_replicas(job, pp, ep, etp, everyone)
+    sharded = placement.expert_replicas(job, pp, ep, etp, size)
+    reduce = np.select(
+        [zero_stage == 0, zero_stage == 1],
+        [
+            2 * collectives.reduce_scatter(replicas, each * experts),
+            collectives.reduce_scatter(sharded, each * experts),
+        ],
+        0.0,
+    )
+    gather = np.where(zero_stage == 1, collectives.all_gather(sharded, 2.0 * experts), 0.0)
+    if shard is None:
+        return Sync(reduce, gather)
+    groups = placement.expert_replicas(job, pp, ep, etp, everyone // size, apart=size)
+    across = collectives.all_reduce(groups, each * experts / size)
+    return Sync(reduce + np.where(zero_stage == 0, 0.0, across), gather)
 
 
 def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints, cp: Ints | int = 1) -> Array:
@@ -206,17 +251,18 @@ def optimizer_seconds(
     etp: Ints | int = 1,
     first: Flags | bool = True,
     head: Flags | bool = False,
+    offload: Flags | bool = False,
 ) -> Array:
     """Optimizer step of the first stage: axes (tp, pp, zero_stage).
 
-    ``first`` and ``head`` as in sync_seconds.
+    ``first`` and ``head`` as in sync_seconds; ``offload``: in host memory.
     """
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
     dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     held = dense / np.where(z >= 1, size, 1)
     if job.model.moe is not None:
-        replicas = np.maximum(1, job.gpus // (pp * ep * np.asarray(etp)))
         experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
-        held = held + experts / np.where(z >= 1, replicas, 1)
-    return compute.optimizer_seconds(job, machine(job), held)
+        held = held + experts / np.where(z >= 1, expert_shard(job, tp, pp, ep, etp, shard), 1)
+    here = compute.optimizer_seconds(job, machine(job), held)
+    return np.where(offload, adam_seconds(job, held), here) if np.any(offload) else here

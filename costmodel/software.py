@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import yaml
 
-from layoutopt.costmodel.layout import PIPELINE_LAST
+from layoutopt.costmodel.layout import CP_KINDS, PIPELINE_LAST, CpKind
 from layoutopt.costmodel.model import Frozen
 from layoutopt.costmodel.training import CudaGraphs, Dispatcher
 from layoutopt.errors import InputError
@@ -78,6 +78,18 @@ class Software(Frozen):
     matrix product and all elementwise work (torchtitan)."""
     axis_orders: tuple[str, ...] = (PIPELINE_LAST,)
     """Orders in which the framework can number its ranks, innermost axis first."""
+    cp_kinds: tuple[CpKind, ...] = CP_KINDS
+    """Ways of context parallelism that the framework has."""
+    expert_tensor: bool = True
+    """Experts can be cut over etp tensor ranks."""
+    shard_group_stages: tuple[int, ...] = (1, 2, 3)
+    """ZeRO stages whose shards can be spread over a part of the replicas (HSDP)."""
+    reshard_choice: bool = True
+    """Weights that ZeRO-3 has gathered can be kept until the backward pass, or dropped."""
+    offload_optimizer: bool = True
+    """The optimizer's state can be kept, and stepped, in host memory."""
+    offload_activations: bool = True
+    """Saved activations can wait for their backward pass in host memory."""
     overlap_grad_reduce: float = 0.9
     """Share of the gradient reduction that can hide behind the last microbatch's backward pass."""
     overlap_param_gather: float = 0.5
@@ -121,9 +133,25 @@ class Software(Frozen):
 
 @lru_cache(maxsize=1)
 def _table() -> dict[str, Software]:
-    text = resources.files("layoutopt.costmodel").joinpath("data/software.yaml").read_text("utf-8")
+    can = {
+        name: {key: fact["value"] for key, fact in facts.items()}
+        for name, facts in framework_facts().items()
+    }
+    rows = _data("software.yaml")["profiles"]
+    return {row["name"]: Software(**{**can.get(row["framework"], {}), **row}) for row in rows}
+
+
+@lru_cache(maxsize=1)
+def framework_facts() -> dict[str, dict[str, dict[str, Any]]]:
+    """What each framework can be told: its name, then a capability (a field of Software), then
+    ``value`` and ``source``."""
+    return _data("frameworks.yaml")
+
+
+def _data(name: str) -> dict[str, Any]:
+    text = resources.files("layoutopt.costmodel").joinpath(f"data/{name}").read_text("utf-8")
     table: dict[str, Any] = yaml.load(text, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    return {row["name"]: Software(**row) for row in table["profiles"]}
+    return table
 
 
 def software_names() -> tuple[str, ...]:

@@ -9,9 +9,11 @@ from functools import reduce
 import numpy as np
 
 from layoutopt.costmodel import sharding, terms
+from layoutopt.costmodel.activations import activation_kib
 from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.offload import offloaded
 from layoutopt.costmodel.pipeline import bubble_scale, overlap_window, pipeline_seconds
 from layoutopt.costmodel.stages import Stages
 
@@ -72,6 +74,18 @@ def layer_kind(job: Job, axes: Axes, recompute: Ints) -> LayerKind:
         sp=axes.sequence_parallel,
         cp_kind=axes.cp_kind,
     )
+    if np.any(axes.offload_activations):
+        saved = activation_kib(
+            job,
+            axes.tp,
+            axes.cp,
+            axes.ep,
+            axes.micro_batch,
+            recompute,
+            etp=axes.etp,
+            sp=axes.sequence_parallel,
+        )
+        layer = offloaded(job, layer, saved, axes.offload_activations)
     return LayerKind(layer, _repeated_sharding(job, axes, layer))
 
 
@@ -151,6 +165,7 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
         "tp_comm": layers(lambda kind: kind.terms.tp_comm.total),
         "cp_comm": layers(lambda kind: kind.terms.cp_comm.total),
         "ep_comm": layers(lambda kind: kind.terms.ep_comm.total),
+        "offload": layers(lambda kind: kind.terms.offload.total),
         "pp_comm": axes.microbatches * message,
         "pipeline_bubble": bubble,
         "dp_comm": layers(lambda kind: kind.repeated) + sync,
@@ -248,7 +263,15 @@ def first_stage_once(
         sync.reduce,
         sync.gather,
         sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp),
-        sharding.optimizer_seconds(*where, shard=shard, ep=ep, etp=etp, first=first, head=head),
+        sharding.optimizer_seconds(
+            *where,
+            shard=shard,
+            ep=ep,
+            etp=etp,
+            first=first,
+            head=head,
+            offload=axes.offload_optimizer,
+        ),
     )
 
 

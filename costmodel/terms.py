@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from layoutopt.costmodel import collectives, compute, placement
-from layoutopt.costmodel.axes import FULL, Array, Flags, Ints
-from layoutopt.costmodel.compute import Seconds
+from layoutopt.costmodel.axes import FULL, RING, Array, Flags, Ints
+from layoutopt.costmodel.compute import ZERO, Seconds
+from layoutopt.costmodel.context import context_seconds
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import Machine, dispatcher, expert_overlap, machine
 
@@ -28,6 +29,8 @@ class LayerTerms:
     tp_comm: Seconds
     cp_comm: Seconds
     ep_comm: Seconds
+    offload: Seconds = ZERO
+    """What moving saved activations to the host and back does not hide (offload.py)."""
 
     @property
     def forward(self) -> Array:
@@ -37,6 +40,7 @@ class LayerTerms:
             + self.tp_comm.forward
             + self.cp_comm.forward
             + self.ep_comm.forward
+            + self.offload.forward
         )
 
     @property
@@ -48,6 +52,7 @@ class LayerTerms:
             + self.tp_comm.backward
             + self.cp_comm.backward
             + self.ep_comm.backward
+            + self.offload.backward
         )
 
     @property
@@ -71,7 +76,7 @@ def layer_terms(
     *,
     etp: Ints | int = 1,
     sp: Flags | bool = True,
-    cp_kind: str = "ring",
+    cp_kind: Ints | int = RING,
 ) -> LayerTerms:
     """One average layer: axes (tp, cp, ep, micro_batch, recompute); the rest are options.
 
@@ -94,7 +99,7 @@ def layer_terms(
         work += compute.expert_layers(job, rates, tokens, tp, ep, etp).scaled(1 - dense)
     again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
-    cp_comm = _cp_comm(job, rates, tokens, tp, cp, core, recompute, cp_kind)
+    cp_comm = context_seconds(job, tokens, tp, cp, core, recompute, cp_kind)
     ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(1 - dense)
     floor = compute.host_floor(job, rates, ep)
     # Collectives run on the device too: a layer waits for the host where both are over.
@@ -131,47 +136,6 @@ def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints)
     hidden = np.where(tp <= rates.levels[0].domain_gpus, job.software.overlap_tp, 0.0)
     once = pairs * one * job.software.tp_factor * (1 - hidden)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
-
-
-def _cp_comm(
-    job: Job,
-    rates: Machine,
-    tokens: Array,
-    tp: Ints,
-    cp: Ints,
-    core: Seconds,
-    recompute: Ints,
-    kind: str,
-) -> Seconds:
-    """Keys and values travel round the cp group; a ring hides them behind attention.
-
-    Bytes a rank passes on, forward: (cp - 1) blocks of K and V; backward twice that (K, V and
-    their gradients). Whatever runs attention again repeats the forward traffic. Source: Liu 2023
-    (arXiv 2310.01889), section 3; DeepSpeed-Ulysses (Jacobs 2023, 2309.14509), section 3: four
-    all-to-alls of the head-sharded states.
-    """
-    ranks = collectives.group(rates.levels, cp, tp)
-    again = compute.recompute_share(job, recompute)[1]
-    if kind == "ulysses":
-        width = 2.0 * (2 * job.model.q_width + 2 * job.model.kv_width) / tp
-        once = collectives.all_to_all(ranks, tokens * width)
-        return Seconds(once, once * (1 + again))
-    block = tokens * 2.0 * 2 * _kv_width(job) / tp
-    if kind == "all_gather":
-        once = collectives.all_gather(ranks, block * cp)
-        return Seconds(once, once * (2 + again))
-    once = collectives.ring_pass(ranks, block)
-    forward = np.maximum(once - core.forward * (cp - 1) / cp, once / np.maximum(cp, 1))
-    backward = np.maximum(2 * once - core.backward * (cp - 1) / cp, 2 * once / np.maximum(cp, 1))
-    return Seconds(forward, backward + again * forward)
-
-
-def _kv_width(job: Job) -> float:
-    """Elements of K (and of V) a token, as the ring passes them: expanded heads under MLA."""
-    if job.model.mla is None:
-        return float(job.model.kv_width)
-    score_dim, value_dim = compute.head_dims(job)
-    return job.model.heads * (score_dim + value_dim) / 2
 
 
 def _ep_comm(

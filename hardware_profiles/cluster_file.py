@@ -16,6 +16,7 @@ from layoutopt.hardware_profiles.defaults import (
     watts_of,
 )
 from layoutopt.hardware_profiles.gpu_file import read_gpu
+from layoutopt.hardware_profiles.hosts import read_host
 from layoutopt.hardware_profiles.reading import Fields
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Level, Storage
 
@@ -122,6 +123,7 @@ def _uniform(fields: Fields, name: str) -> Cluster:
         failures_per_gpu_hour=_failures(fields, filled),
         detect_s=fields.figure("detection", reading.RECOVERY),
         restart_s=fields.figure("restart", reading.RECOVERY),
+        host=None if (host := fields.mapping("host")) is None else read_host(host),
         usd_per_gpu_hour=_own_or(
             fields, "usd_per_gpu_hour", reading.GPU_PRICE, price_of(gpu), filled
         ),

@@ -115,6 +115,17 @@ class Storage(Frozen):
     """Copy of a GPU's memory to its host's; None: the usual link (costmodel.checkpoint_plan)."""
 
 
+class Host(Frozen):
+    """What one GPU gets of its server's host."""
+
+    link_bytes_per_s_one_way: Positive
+    """Between device and host memory (PCIe, NVLink-C2C), one direction."""
+    memory_bytes: Count
+    """The GPU's share of the host's memory."""
+    memory_bytes_per_s: Positive
+    """Its share of that memory's bandwidth."""
+
+
 class Filled(Frozen):
     """A figure of a cluster that nobody gave: what was taken, and why."""
 
@@ -138,6 +149,8 @@ class Cluster(Frozen):
     """Until a failure is noticed; None: the usual mean (costmodel.checkpoint)."""
     restart_s: NonNegative | None = None
     """From there to loading a checkpoint on replaced nodes; None: the usual figure."""
+    host: Host | None = None
+    """None: the usual host of the GPU (hosts.host_of)."""
     usd_per_gpu_hour: NonNegative | None = None
     watts_per_gpu: Positive | None = None
     source: str | None = None

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 from layoutopt.costmodel.estimate import estimate
-from layoutopt.costmodel.layout import RECOMPUTE
 from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES, Estimate
 from layoutopt.optimizer.outcome import Alternative
-from layoutopt.optimizer.question import AXES
-from layoutopt.optimizer.space import Space, layout_of
+from layoutopt.optimizer.space import Space, chosen_of, layout_of
 from layoutopt.optimizer.survey import TIE, Found, Seen
 from layoutopt.units import format_seconds
 
@@ -19,15 +17,13 @@ _SMALL = 0.02
 
 def alternatives(space: Space, found: Found, plan: Estimate) -> tuple[Alternative, ...]:
     """The layouts of ``found`` priced in full, best first."""
-    priced = [estimate(space.job, layout_of(space.job, seen.chosen)) for seen in found.layouts]
+    priced = [estimate(space.job, layout_of(space.question, seen.chosen)) for seen in found.layouts]
     return tuple(Alternative(other, why_it_loses(other, plan)) for other in priced)
 
 
 def seen_of(plan: Estimate) -> Seen:
     """A plan in the search's own words."""
-    values = {axis: getattr(plan.layout, axis) for axis in AXES}
-    chosen = {**values, "recompute": RECOMPUTE.index(plan.layout.recompute)}
-    return Seen(chosen, plan.run.wall_time_s, 0)
+    return Seen(chosen_of(plan.layout), plan.run.wall_time_s, 0)
 
 
 def why_it_loses(other: Estimate, plan: Estimate) -> str:

@@ -253,7 +253,7 @@ class Counts:
             start = start_from(case.space)
             if start is None:
                 continue
-            run = estimate(case.space.job, layout_of(case.space.job, start)).run
+            run = estimate(case.space.job, layout_of(case.space.question, start)).run
             if meets_limits(case.question, run):
                 self._worth = min(self._worth, case.value(run.wall_time_s))
 

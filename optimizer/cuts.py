@@ -5,12 +5,13 @@ They make the model smaller; without them the solver comes to the same answer, l
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
-from layoutopt.optimizer.floors import Floors, least_by
+from layoutopt.optimizer.floors import LAYER_SHARES, SHARD_SHARES, Floors, least_by
 from layoutopt.optimizer.tables import Table, Tables
 
 
@@ -21,13 +22,12 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
     (floors). So a shape goes whose floor is over ``most``, and a row of another table whose own
     part, on top of the lowest floor of the shapes that it goes with, is.
     """
-    shape = floors.shape.keep(floors.shape.columns["step"] <= most)
-    layer = _reachable(tables.layer, shape, ("tp", "cp", "micro_batch"), floors.layer_above, most)
-    shard = _reachable(tables.shard, shape, ("tp", "pp"), floors.shard_above, most)
-    ends = _reachable(
-        tables.ends, shape, tables.ends.axes, np.zeros(len(tables.ends), np.int64), most
-    )
-    kept = floors.shape.columns["step"] <= most
+    kept = floors.shape.columns["tight"] <= most
+    shape, full = floors.shape.keep(kept), {k: flags[kept] for k, flags in floors.too_full.items()}
+    layer = _reachable(tables.layer, shape, full, LAYER_SHARES, floors.layer_above, most)
+    shard = _reachable(tables.shard, shape, full, SHARD_SHARES, floors.shard_above, most)
+    nothing = np.zeros(len(tables.ends), np.int64)
+    ends = _reachable(tables.ends, shape, full, tables.ends.axes, nothing, most)
     return (
         replace(
             tables,
@@ -39,16 +39,40 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
             shape=shape,
             layer_above=floors.layer_above[layer],
             shard_above=floors.shard_above[shard],
-            too_full={key: full[kept] for key, full in floors.too_full.items()},
+            too_full=full,
         ),
     )
 
 
-def _reachable(table: Table, shape: Table, axes: tuple[str, ...], above: Ints, most: int) -> Flags:
-    """Rows that, with the lowest floor of the shapes that share their ``axes``, stay within."""
-    floors = least_by(_keys(shape, axes), shape.columns["step"], _keys(table, axes))
+def without_dominated(tables: Tables, floors: Floors) -> tuple[Tables, Floors]:
+    """Tables and floors without ways to run a layer that are worse in all than another (see
+    dominance.py); the floors stay what they are, the better way being at or below them."""
+    kept = tables.layer.columns["dominated"] == 0
+    return (
+        replace(tables, layer=tables.layer.keep(kept)),
+        replace(floors, layer_above=floors.layer_above[kept]),
+    )
+
+
+def _reachable(
+    table: Table,
+    shape: Table,
+    too_full: Mapping[tuple[str, int], Flags],
+    axes: tuple[str, ...],
+    above: Ints,
+    most: int,
+) -> Flags:
+    """Rows that, with the lowest floor of the shapes that share their ``axes`` and that are not
+    too full with what the row says, stay within."""
+    keys, wanted = _keys(shape, axes), _keys(table, axes)
+    floors = {name: least_by(keys, column, wanted) for name, column in shape.columns.items()}
+    for (axis, value), over in too_full.items():
+        if axis in table.axes and over.any():
+            here = table.axis(axis) == value
+            for name, column in shape.columns.items():
+                floors[name][here] = least_by(keys[~over], column[~over], wanted[here])
     # Subtracted, not added: a row whose shapes are all gone has a floor near the largest integer.
-    within: Flags = floors <= most - above
+    within: Flags = (floors["step"] <= most - above) & (floors["tight"] <= most)
     return within
 
 

@@ -10,14 +10,16 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import product
+from typing import Any
 
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate, memory_of
-from layoutopt.costmodel.layout import PIPELINE_INSIDE, RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, PIPELINE_INSIDE, RECOMPUTE, CpKind, Layout
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.costmodel.rules import broken_rules, pipeline_fits
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
-from layoutopt.optimizer.question import AXES, Limit, Question
+from layoutopt.optimizer.question import Limit, Question
 
 
 def try_everything(question: Question, layouts: Iterable[Layout] | None = None) -> Outcome:
@@ -103,7 +105,6 @@ def layouts_like(question: Question, start: Layout) -> Iterator[Layout]:
     """Every legal layout that shares with ``start`` what is not in AXES: the axis order."""
     job = question.job
     gpus, batch, layers = job.gpus, job.training.global_batch, job.model.layers
-    experts = job.model.moe.experts if job.model.moe else 1
     for tp in _dividing(gpus):
         for cp in _dividing(gpus // tp):
             for pp in _dividing(gpus // (tp * cp)):
@@ -117,30 +118,83 @@ def layouts_like(question: Question, start: Layout) -> Iterator[Layout]:
                         micro_batch=micro_batch,
                         microbatches=batch // dp // micro_batch,
                     )
-                    for ep in _dividing(experts):
-                        yield from _variants(question, replace(shape, ep=ep))
+                    for held in _experts(question, shape):
+                        yield from _variants(question, held)
+
+
+def _experts(question: Question, shape: Layout) -> Iterator[Layout]:
+    """Ways to spread experts: etp, where the framework has it, cuts them over tensor ranks."""
+    moe = question.job.model.moe
+    for ep in _dividing(moe.experts if moe else 1):
+        for etp in _dividing(shape.tp):
+            whole = moe is not None and moe.expert_ffn % etp == 0
+            if etp == 1 or (whole and question.job.software.expert_tensor):
+                yield replace(shape, ep=ep, etp=etp)
 
 
 def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
-    """Chunks, ZeRO stages and recompute modes of one shape, as far as they are legal."""
+    """Chunks, shardings, recompute modes and kinds of context parallelism of one shape, as far as
+    they are legal."""
     job = question.job
-    defaults = default_layout_values(job.software, tp=shape.tp, pp=shape.pp)
     for vpp in range(1, job.model.layers + 3):
         if not pipeline_fits(job, shape.pp, vpp):
             continue  # Uneven chunks are legal where a framework takes them, but not searched.
-        for zero_stage in (0, 1, 2, 3):
+        chunked = replace(shape, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b")
+        for sharded in _shardings(question, chunked):
             for recompute in RECOMPUTE:
-                layout = replace(
+                ways = _offloads(question, "offload_activations")
+                for kind, away in product(_kinds(question, shape.cp), ways):
+                    layout = replace(sharded, recompute=recompute, cp_kind=kind)
+                    layout = replace(layout, offload_activations=away)
+                    layout = replace(layout, sequence_parallel=_sequence(question, layout))
+                    if asked_for(question, layout) and not broken_rules(job, layout):
+                        yield layout
+
+
+def _shardings(question: Question, shape: Layout) -> Iterator[Layout]:
+    """ZeRO stages; over all replicas, or over as many as fill a domain of the network."""
+    job, group = question.job, shape.dp * shape.cp
+    usual = default_layout_values(job.software, tp=shape.tp, pp=shape.pp).reshard
+    domains = {level.gpus for level in job.cluster.levels[:-1]}
+    for zero_stage in (0, 1, 2, 3):
+        for degree in _dividing(group):
+            whole = degree == group
+            fills = degree > 1 and shape.tp * degree in domains
+            fills = fills or question.fix.get("shard_degree") == degree
+            if not whole and (zero_stage == 0 or not fills):
+                continue
+            kept = (True, False) if zero_stage == 3 else (usual,)
+            for reshard, away in product(kept, _offloads(question, "offload_optimizer")):
+                yield replace(
                     shape,
-                    vpp=vpp,
                     zero_stage=zero_stage,
-                    recompute=recompute,
-                    sequence_parallel=defaults.sequence_parallel,
-                    reshard=defaults.reshard,
-                    schedule="interleaved" if vpp > 1 else "1f1b",
+                    shard_degree=None if whole else degree,
+                    reshard=reshard,
+                    offload_optimizer=away,
                 )
-                if asked_for(question, layout) and not broken_rules(job, layout):
-                    yield layout
+
+
+def _offloads(question: Question, key: str) -> tuple[bool, ...]:
+    """Both ways where the framework takes offload for granted or it is asked about."""
+    granted = getattr(question.job.software, key)
+    return (False, True) if granted or key in question.fix else (False,)
+
+
+def _kinds(question: Question, cp: int) -> tuple[CpKind, ...]:
+    """All that there are; where nothing is exchanged the one that was asked for, or a ring."""
+    if cp > 1:
+        return CP_KINDS
+    asked = question.fix.get("cp_kind")
+    return tuple(kind for kind in CP_KINDS if kind == (asked or "ring"))
+
+
+def _sequence(question: Question, layout: Layout) -> bool:
+    """Sequence parallelism where it is asked for; else wherever the sequence splits."""
+    asked = question.fix.get("sequence_parallel")
+    if asked is not None or layout.tp == 1:
+        return layout.tp > 1 and bool(asked)
+    whole = question.job.training.seq_len % (layout.tp * layout.cp) == 0
+    return question.job.software.default_sequence_parallel and whole
 
 
 def _dividing(number: int) -> list[int]:
@@ -149,9 +203,16 @@ def _dividing(number: int) -> list[int]:
 
 def asked_for(question: Question, layout: Layout) -> bool:
     """``fix`` and ``limits`` hold."""
-    if any(getattr(layout, axis) != value for axis, value in question.fix.items()):
+    if any(_said(layout, key) != value for key, value in question.fix.items()):
         return False
-    return all(_holds(limit, getattr(layout, limit.axis)) for limit in question.limits)
+    return all(_holds(limit, _said(layout, limit.axis)) for limit in question.limits)
+
+
+def _said(layout: Layout, key: str) -> Any:
+    """What the layout says of a key; shards over all replicas are as many as those."""
+    if key == "shard_degree":
+        return layout.shard_degree or layout.dp * layout.cp
+    return getattr(layout, key)
 
 
 def _holds(limit: Limit, value: int) -> bool:
@@ -199,5 +260,16 @@ def _before(question: Question, one: Estimate, other: Estimate) -> bool:
 
 
 def _order(layout: Layout) -> tuple[int, ...]:
-    values = [getattr(layout, axis) for axis in AXES]
-    return tuple(RECOMPUTE.index(v) if isinstance(v, str) else v for v in values)
+    """Keys in their order, smaller first; plain choices before others."""
+    return (
+        *(getattr(layout, axis) for axis in ("tp", "cp", "pp", "dp", "ep", "etp", "vpp")),
+        layout.micro_batch,
+        layout.microbatches,
+        layout.zero_stage,
+        layout.shard_degree or 0,
+        int(layout.zero_stage == 3 and not layout.reshard),
+        int(layout.offload_optimizer),
+        RECOMPUTE.index(layout.recompute),
+        CP_KINDS.index(layout.cp_kind),
+        int(layout.offload_activations),
+    )

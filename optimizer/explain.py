@@ -16,7 +16,7 @@ from layoutopt.costmodel.layout import RECOMPUTE, Layout, Recompute, Schedule
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.hardware_profiles.schema import Cluster
-from layoutopt.optimizer.question import AXES, Question
+from layoutopt.optimizer.question import KEYS, Question
 from layoutopt.optimizer.space import layout_of
 from layoutopt.optimizer.survey import Found, Seen
 from layoutopt.units import format_bytes, format_seconds
@@ -40,7 +40,7 @@ def explain(
     job = question.job
     sentences = [_machine(job, plan)]
     if misfits is not None:
-        sentences.append(_memory(job, plan, misfits))
+        sentences.append(_memory(question, plan, misfits))
     sentences += _changes(question, plan)
     if others is not None and others.ties:
         sentences.append(_tied(others))
@@ -74,7 +74,7 @@ def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
         yield f"{level.name} bandwidth", cluster.model_copy(update={"levels": tuple(levels)})
 
 
-def _memory(job: Job, plan: Estimate, misfits: Found) -> str:
+def _memory(question: Question, plan: Estimate, misfits: Found) -> str:
     """Whether more memory per GPU would change the choice, and from how much on."""
     worth = [one for one in misfits.layouts if one.wall_s < plan.run.wall_time_s * (1 - NOTABLE)]
     if not worth:
@@ -85,20 +85,20 @@ def _memory(job: Job, plan: Estimate, misfits: Found) -> str:
             f"{NOTABLE:.1%} faster."
         )
     leanest = min(worth, key=lambda one: (one.over_kib, one.wall_s))
-    other, gain, over = _with_more(job, plan, leanest)
+    other, gain, over = _with_more(question, plan, leanest)
     text = (
         f"More memory would change the choice: {over}, and {difference(other.layout, plan.layout)} "
         f"would make the run {gain:.1%} shorter"
     )
     if worth[0] is not leanest:
-        _, gain, over = _with_more(job, plan, worth[0])
+        _, gain, over = _with_more(question, plan, worth[0])
         text += f"; the fastest layout of all, by {gain:.1%}, needs {over}"
     return f"{text}."
 
 
-def _with_more(job: Job, plan: Estimate, seen: Seen) -> tuple[Estimate, float, str]:
+def _with_more(question: Question, plan: Estimate, seen: Seen) -> tuple[Estimate, float, str]:
     """A layout that does not fit, by how much its run is shorter, and how much memory it lacks."""
-    other = estimate(job, layout_of(job, seen.chosen))
+    other = estimate(question.job, layout_of(question, seen.chosen))
     worst = other.memory.worst
     gain = 1 - other.run.wall_time_s / plan.run.wall_time_s
     over = format_bytes(worst.reserved - other.memory.usable_bytes)
@@ -109,7 +109,7 @@ def difference(layout: Layout, plan: Layout) -> str:
     """``tp 4, recompute none instead of tp 8, recompute full``: dp and microbatches follow."""
     follow = ("dp", "microbatches")
     axes = [
-        axis for axis in AXES if axis not in follow and getattr(layout, axis) != getattr(plan, axis)
+        axis for axis in KEYS if axis not in follow and getattr(layout, axis) != getattr(plan, axis)
     ]
     mine, its = (
         ", ".join(f"{axis} {getattr(one, axis)}" for axis in axes) for one in (layout, plan)
@@ -223,5 +223,5 @@ def _tied(others: Found) -> str:
     layouts = "layout takes" if others.ties == 1 else "layouts take"
     return (
         f"A tie: {others.ties} other {layouts} exactly as long; of these the first in the order "
-        f"{', '.join(AXES)} was taken."
+        f"{', '.join(KEYS)} was taken."
     )

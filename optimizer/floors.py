@@ -1,4 +1,6 @@
-"""Floors: what every layout of one shape (tp, cp, pp, micro_batch) takes and holds at least.
+"""Floors: what every layout of one shape takes and holds at least.
+
+A shape is (tp, cp, pp, micro_batch) and how experts are spread.
 
 The constraints of objective.py and rules.py hold under literals, so the solver sees little of
 them until it has chosen almost everything. A floor follows from them and holds at once: it
@@ -8,6 +10,7 @@ changes no answer and shortens the proof.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,41 +20,75 @@ from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import STAGES, Table, Tables, held_layers, stage_shapes
 
-AXES = ("tp", "cp", "pp", "micro_batch")
-HUGE = 2**62
-"""More than any entry; no shape is left with it, since every shape has rows in every table."""
+AXES = ("tp", "cp", "pp", "micro_batch", "experts")
+LAYER_SHARES = ("tp", "cp", "micro_batch", "experts")
+SHARD_SHARES = ("tp", "pp", "experts")
+"""The axes of a shape that the tables have."""
+HUGE = 2**61
+"""More than any entry."""
 
 
 @dataclass(frozen=True)
 class Floors:
-    """Column ``step`` of ``shape``: quanta. What a choice costs above its shape's floor."""
+    """Columns of ``shape``: ``step`` in quanta; ``tight`` with only what may fit in memory. What a
+    choice costs above the first of the two."""
 
     shape: Table
     layer_above: Ints
-    """For each row of the layer table: quanta above the least of its (tp, cp, micro_batch)."""
+    """For each row of the layer table: quanta above the least of its LAYER_SHARES."""
     shard_above: Ints
-    """For each row of the shard table: quanta above the least of its (tp, pp)."""
+    """For each row of the shard table: quanta above the least of its SHARD_SHARES."""
     too_full: dict[tuple[str, int], Flags]
-    """(axis, value) of recompute and zero_stage: shapes that do not fit with it, whatever else."""
+    """(axis, value) of mode and sharding: shapes that do not fit with it, whatever else."""
 
 
 def floors_of(space: Space, tables: Tables) -> Floors:
     """Floors of every legal shape."""
-    rows, microbatches = _shapes(space)
-    least = _least_layer(tables, rows)
-    pipeline = _pipeline(space, tables, rows, microbatches, least)
-    once, once_above = _once(space, tables, rows)
-    shape = Table("shape", AXES, rows, {"step": pipeline + once})
+    rows, microbatches = _shapes(space, tables)
+    layer = Keyed(tables.layer, LAYER_SHARES, rows)
+    shard = Keyed(tables.shard, SHARD_SHARES, rows)
+    once = _once(space, tables)
+    too_full = _too_full(space, layer, shard, rows, microbatches)
+    any_layer = {name: layer.least(tables.layer.columns[name]) for name in ("total", "m_total")}
+    pipeline = _pipeline(space, tables, rows, microbatches, any_layer)
+    step = pipeline + shard.least(once)
+    tight = np.maximum(step, _tight(space, tables, (rows, microbatches), layer, shard, too_full))
     return Floors(
-        shape=shape,
-        layer_above=_layer_above(space, tables),
-        shard_above=once_above,
-        too_full=_too_full(space, tables, rows, microbatches),
+        shape=Table("shape", AXES, rows, {"step": step, "tight": tight}),
+        layer_above=_layer_above(space, layer),
+        shard_above=once - shard.least_alike(once),
+        too_full=too_full,
     )
 
 
-def _shapes(space: Space) -> tuple[Ints, Ints]:
-    """Legal (tp, cp, pp, micro_batch), and the microbatches that each leads to."""
+def _tight(
+    space: Space,
+    tables: Tables,
+    shapes: tuple[Ints, Ints],
+    layer: Keyed,
+    shard: Keyed,
+    too_full: Mapping[tuple[str, int], Flags],
+) -> Ints:
+    """The same floor, of the ways to run a layer and to shard that may fit; 0 where none does."""
+    if not too_full:
+        return np.zeros(len(shapes[0]), dtype=np.int64)
+
+    def least(keyed: Keyed, axis: str, values: Ints) -> Ints:
+        found = np.full(len(shapes[0]), HUGE)
+        for code in space.values[axis]:
+            here = keyed.least(values, keyed.table.axis(axis) == code)
+            found = np.minimum(found, np.where(too_full[axis, code], HUGE, here))
+        return found
+
+    lean = {name: least(layer, "mode", tables.layer.columns[name]) for name in ("total", "m_total")}
+    once = least(shard, "sharding", _once(space, tables))
+    none = (lean["total"] == HUGE) | (once == HUGE)
+    lean = {name: np.where(none, 0, column) for name, column in lean.items()}
+    return np.where(none, 0, _pipeline(space, tables, *shapes, lean) + np.where(none, 0, once))
+
+
+def _shapes(space: Space, tables: Tables) -> tuple[Ints, Ints]:
+    """Legal (tp, cp, pp, micro_batch, experts), and the microbatches that each leads to."""
     by_dp = defaultdict(list)
     for dp, micro_batch, microbatches in space.batches:
         by_dp[dp].append((micro_batch, microbatches))
@@ -61,7 +98,69 @@ def _shapes(space: Space) -> tuple[Ints, Ints]:
         for micro_batch, microbatches in by_dp[dp]
     ]
     table = np.array(found, dtype=np.int64).reshape(-1, 5)
-    return table[:, :4], table[:, 4]
+    experts = ints(space.values["experts"])
+    place, spread = (
+        grid.ravel() for grid in np.meshgrid(np.arange(len(table)), experts, indexing="ij")
+    )
+    rows = np.column_stack([table[place, :4], spread])
+    # Each has rows in both tables, or no layout is of that shape.
+    whole = Keyed(tables.layer, LAYER_SHARES, rows).least(np.zeros(len(tables.layer), np.int64))
+    whole = whole + Keyed(tables.shard, SHARD_SHARES, rows).least(
+        np.zeros(len(tables.shard), np.int64)
+    )
+    kept = (whole == 0) & legal_experts(space, rows)
+    return rows[kept], table[place, 4][kept]
+
+
+def legal_experts(space: Space, rows: Ints) -> Flags:
+    """Shapes whose experts divide the GPUs of a stage."""
+    good = np.zeros(len(rows), dtype=bool)
+    for pp in space.values["pp"]:
+        held = [code for code in space.values["experts"] if space.expert_groups(code, pp)]
+        good |= (rows[:, 2] == pp) & np.isin(rows[:, 4], ints(held))
+    return good
+
+
+class Keyed:
+    """A table's rows by the axes that they share with shapes, numbered once."""
+
+    def __init__(self, table: Table, axes: tuple[str, ...], wanted: Ints) -> None:
+        self.table = table
+        places = [AXES.index(axis) for axis in axes]
+        keys = [table.axis(axis) for axis in axes]
+        self.of_rows, self.of_shapes, self._size = _numbered(keys, list(wanted[:, places].T))
+
+    def least(self, values: Ints, keep: Flags | None = None) -> Ints:
+        """For each shape the least of ``values``, one a row of the table, over the rows that go
+        with it (and that ``keep`` says); HUGE where there is none."""
+        return self._least(values, keep)[self.of_shapes]
+
+    def least_alike(self, values: Ints) -> Ints:
+        """For each row of the table the least among the rows that share its axes."""
+        return self._least(values, None)[self.of_rows]
+
+    def _least(self, values: Ints, keep: Flags | None) -> Ints:
+        least = np.full(self._size + 1, HUGE)
+        if keep is None:
+            np.minimum.at(least, self.of_rows, values)
+        else:
+            np.minimum.at(least, self.of_rows[keep], values[keep])
+        least[-1] = HUGE
+        return least
+
+
+def _numbered(keys: Sequence[Ints], wanted: Sequence[Ints]) -> tuple[Ints, Ints, int]:
+    """A number for each combination of ``keys``; for each of ``wanted`` the number that it equals,
+    or -1."""
+    of_keys = np.zeros(len(keys[0]), dtype=np.int64)
+    of_wanted, known, size = np.zeros(len(wanted[0]), dtype=np.int64), np.asarray(True), 1
+    for column, asked in zip(keys, wanted, strict=True):
+        domain = np.unique(column)
+        place = np.minimum(np.searchsorted(domain, asked), max(len(domain) - 1, 0))
+        known = known & (domain[place] == asked if len(domain) else np.asarray(False))
+        of_keys = of_keys * len(domain) + np.searchsorted(domain, column)
+        of_wanted, size = of_wanted * len(domain) + place, size * len(domain)
+    return of_keys, np.where(known, of_wanted, -1), size
 
 
 def least_by(keys: Ints, values: Ints, wanted: Ints) -> Ints:
@@ -69,29 +168,12 @@ def least_by(keys: Ints, values: Ints, wanted: Ints) -> Ints:
 
     A very large number where there is none.
     """
-    code, size = np.zeros(len(keys) + len(wanted), dtype=np.int64), 1
-    for column in np.concatenate([keys, wanted]).T:
-        domain, place = np.unique(column, return_inverse=True)
-        code, size = code * len(domain) + place, size * len(domain)
-    least = np.full(size, HUGE)
-    np.minimum.at(least, code[: len(keys)], values)
-    found: Ints = least[code[len(keys) :]]
+    of_keys, of_wanted, size = _numbered(list(keys.T), list(wanted.T))
+    least = np.full(size + 1, HUGE)
+    np.minimum.at(least, of_keys, values)
+    least[-1] = HUGE
+    found: Ints = least[of_wanted]
     return found
-
-
-_SHAPE_OF_LAYER = ("tp", "cp", "micro_batch")
-
-
-def _layer_keys(table: Table) -> Ints:
-    return np.stack([table.axis(axis) for axis in _SHAPE_OF_LAYER], axis=-1)
-
-
-def _least_layer(tables: Tables, rows: Ints) -> dict[str, Ints]:
-    """Least entries of the layer table with a shape's (tp, cp, micro_batch), column by column."""
-    keys, wanted = _layer_keys(tables.layer), rows[:, [0, 1, 3]]
-    return {
-        name: least_by(keys, tables.layer.columns[name], wanted) for name in ("total", "m_total")
-    }
 
 
 def _ends(tables: Tables, rows: Ints) -> dict[str, Ints]:
@@ -133,8 +215,8 @@ def _legal(space: Space, pp: int, vpp: int) -> Ints:
     return ints([m for m in space.values["microbatches"] if space.groups(pp, vpp, m)])
 
 
-def _once(space: Space, tables: Tables, rows: Ints) -> tuple[Ints, Ints]:
-    """Least traffic and optimizer of each shape's (tp, pp); what each shard row takes above it.
+def _once(space: Space, tables: Tables) -> Ints:
+    """Least traffic and optimizer of each row of the shard table.
 
     ZeRO-2/3 traffic that nothing hides comes at least once for each layer of a stage; a quantum is
     taken off for its rounding.
@@ -143,43 +225,58 @@ def _once(space: Space, tables: Tables, rows: Ints) -> tuple[Ints, Ints]:
     repeated = columns["forward_wire_least"] + columns["backward_wire_least"] - 2
     layers = space.job.model.layers // tables.shard.axis("pp")
     value = columns["once"] + columns["reduce_least"] + columns["gather_least"]
-    value = value + layers * np.maximum(repeated, 0)
-    pairs = tables.shard.rows[:, :2]
-    above: Ints = value - least_by(pairs, value, pairs)
-    return least_by(pairs, value, rows[:, [0, 2]]), above
+    least: Ints = value + layers * np.maximum(repeated, 0)
+    return least
 
 
-def _layer_above(space: Space, tables: Tables) -> Ints:
+def _layer_above(space: Space, layer: Keyed) -> Ints:
     """A slower layer costs at least its difference times the layers of even the shortest stage."""
     layers = space.job.model.layers
     times = min(pp * (layers // pp) for pp in space.values["pp"])
-    keys, value = _layer_keys(tables.layer), tables.layer.columns["m_total"]
-    above: Ints = times * (value - least_by(keys, value, keys))
+    value = layer.table.columns["m_total"]
+    above: Ints = times * (value - layer.least_alike(value))
     return above
 
 
 def _too_full(
-    space: Space, tables: Tables, rows: Ints, microbatches: Ints
+    space: Space, layer: Keyed, shard: Keyed, rows: Ints, microbatches: Ints
 ) -> dict[tuple[str, int], Flags]:
-    """Shapes that cannot fit with a given recompute, or with a given ZeRO stage."""
+    """Shapes that cannot fit with a given mode or sharding."""
     if not space.keeps("every_stage_fits"):
         return {}
     held, largest = _least_held(space, rows, microbatches), largest_allocation_kib(space.job)
-    state = {z: _least_state(tables, rows, z) for z in (None, *space.values["zero_stage"])}
+    any_state, any_saved = _least_state(shard, None), _least_saved(layer, None)
     found = {}
-    for code in space.values["recompute"]:
-        saved, working = _least_saved(tables, rows, code)
-        found["recompute", code] = _over(held, saved, working, state[None], largest)
-    saved, working = _least_saved(tables, rows, None)
-    for z in space.values["zero_stage"]:
-        found["zero_stage", z] = _over(held, saved, working, state[z], largest)
+    for code in space.values["mode"]:
+        saved = _least_saved(layer, layer.table.axis("mode") == code)
+        found["mode", code] = _over(held, saved, any_state, largest)
+    for code in space.values["sharding"]:
+        state = _least_state(shard, shard.table.axis("sharding") == code)
+        found["sharding", code] = _over(held, any_saved, state, largest)
     return found
 
 
-def _over(held: Ints, saved: Ints, working: Ints, state: Ints, largest: int) -> Flags:
-    need = state + held * saved[:, None] + working[:, None]
-    over: Flags = np.any(need > largest, axis=1)
+def _over(held: Ints, layer: tuple[Ints, Ints], state: Ints, largest: int) -> Flags:
+    """More than may be allocated, or nothing of that kind goes with the shape at all."""
+    saved, working = layer
+    none = (saved == HUGE) | (state[:, 0] == HUGE)
+    saved, working = np.where(none, 0, saved), np.where(none, 0, working)
+    need = np.where(none[:, None], 0, state) + held * saved[:, None] + working[:, None]
+    over: Flags = none | np.any(need > largest, axis=1)
     return over
+
+
+def _least_state(shard: Keyed, keep: Flags | None) -> Ints:
+    """Least model state of each shape on each of STAGES."""
+    columns = (shard.table.columns[f"state_{name}"] for name in STAGES)
+    return np.stack([shard.least(column, keep) for column in columns], axis=-1)
+
+
+def _least_saved(layer: Keyed, keep: Flags | None) -> tuple[Ints, Ints]:
+    """Least memory of a layer of each shape: saved, and held once beside it."""
+    columns = layer.table.columns
+    once = columns["working"] + columns["parked"]
+    return layer.least(columns["saved"], keep), layer.least(once, keep)
 
 
 def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:
@@ -194,24 +291,3 @@ def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:
                 least[here], held_layers(space.job, pp, vpp, microbatches[here])
             )
     return np.where(least == HUGE, 0, least)
-
-
-def _least_state(tables: Tables, rows: Ints, zero_stage: int | None) -> Ints:
-    """Least model state of each shape's (tp, pp) on each of STAGES, over ZeRO stages and ep."""
-    shard = tables.shard
-    keep = np.ones(len(shard), dtype=bool)
-    if zero_stage is not None:
-        keep = shard.axis("zero_stage") == zero_stage
-    pairs, wanted = shard.rows[keep, :2], rows[:, [0, 2]]
-    columns = (shard.columns[f"state_{name}"][keep] for name in STAGES)
-    return np.stack([least_by(pairs, column, wanted) for column in columns], axis=-1)
-
-
-def _least_saved(tables: Tables, rows: Ints, recompute: int | None) -> tuple[Ints, Ints]:
-    """Least saved and working memory of a layer with each shape's (tp, cp, micro_batch)."""
-    table = tables.layer
-    if recompute is not None:
-        table = table.keep(table.axis("recompute") == recompute)
-    keys, wanted = _layer_keys(table), rows[:, [0, 1, 3]]
-    saved, working = (least_by(keys, table.columns[name], wanted) for name in ("saved", "working"))
-    return saved, working

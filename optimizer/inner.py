@@ -11,6 +11,7 @@ from layoutopt.costmodel import memory, step
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
 from layoutopt.optimizer.outer import Group, take
@@ -109,9 +110,11 @@ def _combinations(
 def _fits(space: Space, axes: Axes, stages: Stages) -> Flags:
     if not space.keeps("every_stage_fits"):
         return np.ones(stages.layers.shape[1], dtype=bool)
-    allocated = memory.stage_bytes(space.job, axes, stages).allocated[0]
-    fits: Flags = allocated <= memory.largest_allocation_kib(space.job)
-    return fits
+    held = memory.stage_bytes(space.job, axes, stages)
+    fits = held.allocated[0] <= memory.largest_allocation_kib(space.job)
+    host: Flags = np.broadcast_to(held.host, held.allocated.shape)[0] <= largest_host_kib(space.job)
+    found: Flags = fits & host
+    return found
 
 
 def _fewest(stage: Ints, layers: Ints, again: Ints, fits: Flags) -> Flags:
@@ -147,7 +150,7 @@ def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -
         values["schedule"] = group.schedule
     if group.variant.partly:
         values |= _recompute(split, again, same=group.variant.counts == "same")
-    return replaced(layout_of(job, chosen), values)
+    return replaced(layout_of(space.question, chosen), values)
 
 
 def replaced(layout: Layout, values: dict[str, object]) -> Layout:

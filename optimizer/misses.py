@@ -34,7 +34,7 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
     seen = ways.leanest(space, schedule)
     if seen is None:
         return ()
-    layout = layout_of(space.job, seen.chosen)
+    layout = layout_of(space.question, seen.chosen)
     if schedule != "1f1b":
         layout = replace(layout, schedule=schedule)
     nearest = estimate(space.job, layout)
@@ -43,7 +43,10 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
         Miss(
             limit="memory",
             stage=worst.stage,
-            over_bytes=worst.reserved - nearest.memory.usable_bytes,
+            over_bytes=max(
+                worst.reserved - nearest.memory.usable_bytes,
+                nearest.memory.host_bytes - nearest.memory.host_usable_bytes,
+            ),
             over_s=None,
             over_usd=None,
             layout=nearest.layout,

@@ -6,10 +6,10 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from layoutopt.costmodel.layout import RECOMPUTE
 from layoutopt.errors import InputError, RuleError
+from layoutopt.optimizer.domains import arithmetic_values, keys_of, word_of
 from layoutopt.optimizer.question import Question
-from layoutopt.optimizer.space import arithmetic_values, space_of
+from layoutopt.optimizer.space import space_of
 
 SECONDS = 0.4
 """How long to look for other counts: an input error is answered within a second."""
@@ -50,23 +50,29 @@ def _axis_without_values(question: Question) -> RuleError | None:
     for axis, values in left.items():
         if values:
             continue
-        legal = free[axis] or arithmetic_values(question.job)[axis]
-        asked = [f"{axis}={question.fix[axis]}"] if axis in question.fix else []
-        asked += [
-            f"{limit.axis}{limit.op}{limit.bound}"
-            for limit in question.limits
-            if limit.axis == axis
-        ]
-        words = [str(RECOMPUTE[v]) if axis == "recompute" else str(v) for v in legal]
-        shown = _around(words, legal, question.fix.get(axis))
-        message = f"{' with '.join(asked) or axis} leaves no legal value of {axis}; legal: "
-        return RuleError(
-            message + ", ".join(shown),
-            field=f"fix.{axis}" if axis in question.fix else "limit",
-            value=", ".join(asked),
-            nearest=[f"{axis}={word}" for word in shown],
-        )
+        legal = free[axis] or arithmetic_values(question)[axis]
+        return _no_value(question, axis, legal)
     return None
+
+
+def _no_value(question: Question, axis: str, legal: tuple[int, ...]) -> RuleError:
+    """What was asked of the axis's keys, and values of the first of them that would do."""
+    keys = keys_of(axis, legal[0])
+    held = {*question.fix, *(limit.axis for limit in question.limits)}
+    key = next((key for key in keys if key in held), axis)
+    asked = [f"{one}={question.fix[one]}" for one in keys if one in question.fix]
+    asked += [
+        f"{limit.axis}{limit.op}{limit.bound}" for limit in question.limits if limit.axis in keys
+    ]
+    codes = tuple(sorted({keys_of(axis, value).get(key, value) for value in legal}))
+    shown = _around([word_of(key, code) for code in codes], codes, question.fix.get(key))
+    message = f"{' with '.join(asked) or key} leaves no legal value of {key}; legal: "
+    return RuleError(
+        message + ", ".join(shown),
+        field=f"fix.{key}" if key in question.fix else "limit",
+        value=", ".join(asked),
+        nearest=[f"{key}={word}" for word in shown],
+    )
 
 
 def _around(words: list[str], values: tuple[int, ...], wanted: object) -> list[str]:

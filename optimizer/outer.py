@@ -25,6 +25,7 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.costmodel.pipeline import bubble_scale, layers_in_flight
 from layoutopt.costmodel.stages import Stages
+from layoutopt.optimizer import choices
 from layoutopt.optimizer.pricing import axes_from, complete
 from layoutopt.optimizer.question import AXES
 from layoutopt.optimizer.space import Space
@@ -51,8 +52,8 @@ class Variant:
 
 
 def variants_of(space: Space, able: str) -> tuple[Variant, ...]:
-    """Ways to recompute that the axis ``recompute`` leaves and the framework has (``able``)."""
-    codes = space.values["recompute"]
+    """Ways to recompute that the axis ``mode`` leaves and the framework has (``able``)."""
+    codes = sorted({choices.mode(code).recompute for code in space.values["mode"]})
     if able == "whole" or not {NONE, FULL} <= set(codes):
         return tuple(Variant(code) for code in codes)
     rest = tuple(Variant(code) for code in codes if code not in (NONE, FULL))
@@ -143,15 +144,17 @@ def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str)
 
 
 def _columns(space: Space, shapes: Ints) -> dict[str, Ints]:
-    """Every legal completion of the shapes by the axes that a shape leaves open."""
-    rest = [axis for axis in AXES if axis not in (*_FROM_SHAPE, "recompute")]
+    """Every legal completion of the shapes by the axes that a shape leaves open; recompute is
+    left to the variants."""
+    rest = [axis for axis in AXES if axis not in _FROM_SHAPE]
+    alike = {choices.with_recompute(code, NONE) for code in space.values["mode"]}
+    values = {**space.values, "mode": tuple(sorted(alike))}
     grids = np.meshgrid(
-        np.arange(len(shapes)), *(ints(space.values[axis]) for axis in rest), indexing="ij"
+        np.arange(len(shapes)), *(ints(values[axis]) for axis in rest), indexing="ij"
     )
     place, *others = (grid.ravel() for grid in grids)
     free = dict(zip(rest, others, strict=True))
     free |= {axis: shapes[place, number] for number, axis in enumerate(_FROM_SHAPE)}
-    free["recompute"] = np.full(len(place), space.values["recompute"][0], dtype=np.int64)
     return complete(space, free)
 
 
@@ -174,10 +177,14 @@ def _variants(
     for variant in variants_of(space, able):
         told = np.full_like(axes.tp, variant.code)
         first = layer(NONE) if variant.partly else layer(variant.code)
-        yield Group(
+        mode = choices.with_recompute(columns["mode"], variant.code)
+        legal = np.isin(mode, ints(space.values["mode"]))
+        if variant.partly:
+            legal &= np.isin(columns["mode"], ints(space.values["mode"]))
+        group = Group(
             schedule=schedule,
             variant=variant,
-            columns={**columns, "recompute": told},
+            columns={**columns, "mode": mode},
             axes=replace(axes, recompute=told),
             layer_s=first,
             again_s=layer(variant.code) - first,
@@ -186,6 +193,7 @@ def _variants(
             fixed_s=np.broadcast_to(fixed, axes.tp.shape),
             share=share,
         )
+        yield group if legal.all() else group.keep(legal)
 
 
 @dataclass(frozen=True)
@@ -254,6 +262,9 @@ def _memory_rooms(job: Job, group: Group, index: Ints, fewest: Ints) -> tuple[Ar
         saved_whole, working_whole = memory.layer_kib(job, plain)
     else:
         saved_whole, working_whole = saved, working
+    # What is offloaded is held on the host, but for the layers on their way.
+    away = np.asarray(axes.offload_activations)
+    saved, saved_whole = np.where(away, 0, saved), np.where(away, 0, saved_whole)
     room = largest_allocation_kib(job) + _ROUNDED_KIB - least + each * fewest[:, None]
     room = np.maximum(room - np.minimum(working, working_whole)[:, None], 0.0)
     most = room / (each + flight * saved[:, None])

@@ -23,13 +23,15 @@ from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.domains import fixed, within
 from layoutopt.optimizer.floors import least_by
 from layoutopt.optimizer.inner import layout_from, problems_of, replaced
 from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
 from layoutopt.optimizer.program import Save
 from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
-from layoutopt.optimizer.space import Space, fixed, layout_of, space_of, within
+from layoutopt.optimizer.space import Space, layout_of, space_of
 from layoutopt.optimizer.stagewise import Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.wall import Clock
@@ -114,7 +116,9 @@ def _start(rounds: Rounds) -> Found | None:
     chosen = start_from(space)
     if chosen is None:
         return None
-    layout = replaced(layout_of(space.job, chosen), {"schedule": schedules_of(space.question)[0]})
+    layout = replaced(
+        layout_of(space.question, chosen), {"schedule": schedules_of(space.question)[0]}
+    )
     priced = estimate(space.job, layout)
     if broken_rules(space.job, layout) or not priced.memory.fits:
         return None
@@ -165,7 +169,8 @@ class Pipelines:
             if found is not None:
                 plan, chosen = found, bounded[number].group.chosen(place)
                 limit = found.run.wall_time_s * (1 - MARGIN)
-                chosen["recompute"] = RECOMPUTE.index(found.layout.recompute)
+                recompute = RECOMPUTE.index(found.layout.recompute)
+                chosen["mode"] = choices.with_recompute(chosen["mode"], recompute)
             if not proved:
                 return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
         return Wider(plan, chosen, True, limit, self.outer, self.inner)
@@ -333,8 +338,8 @@ def _slowest_s(group: Group, space: Space, left_s: Array) -> Array:
 def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
     """Wall times that no split and no recompute of each choice can beat."""
     space, job, layers = search.space, search.space.job, search.space.job.model.layers
-    where = (group.columns[axis] for axis in ("tp", "pp", "zero_stage"))
-    size, write, stall = checkpoint_cost(job, *where)
+    zero_stage = choices.sharding(group.columns["sharding"]).zero_stage
+    size, write, stall = checkpoint_cost(job, group.columns["tp"], group.columns["pp"], zero_stage)
     pairs = list(zip(write.tolist(), stall.tolist(), strict=True))
     most = search.objectives_s(limit, tuple(dict.fromkeys(pairs)))
     objective = np.array([most[pair] for pair in pairs])

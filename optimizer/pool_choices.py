@@ -27,8 +27,9 @@ from layoutopt.costmodel.mixed import between_pools, pool_jobs
 from layoutopt.costmodel.rules import divisors
 from layoutopt.costmodel.stages import Stages
 from layoutopt.costmodel.terms import message_bytes
+from layoutopt.optimizer.domains import fixed, within
 from layoutopt.optimizer.question import Question
-from layoutopt.optimizer.space import AXIS_RULES, fixed, uses_sequence_parallel, within
+from layoutopt.optimizer.space import AXIS_RULES
 from layoutopt.units import HOUR
 
 ROW = ("tp", "cp", "dp", "micro_batch", "zero_stage", "recompute")
@@ -132,7 +133,7 @@ class Choices:
             ep=ones,
             etp=ones,
             vpp=ones,
-            sequence_parallel=(rows["tp"] > 1) & uses_sequence_parallel(self.job, 2),
+            sequence_parallel=(rows["tp"] > 1) & self.job.software.default_sequence_parallel,
             schedule=ones * ONE_F_ONE_B,
             shard_degree=rows["dp"] * rows["cp"],
             reshard=np.where(rows["pp"] == 1, reshard[1], reshard[2]),

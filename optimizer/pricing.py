@@ -5,19 +5,21 @@ Nothing here proves anything; the solver does.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 
 from layoutopt.costmodel.axes import ONE_F_ONE_B, Array, Axes, Flags, Ints, ints
 from layoutopt.costmodel.defaults import default_layout_values
-from layoutopt.costmodel.estimate import allocated_kib, step_seconds
-from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.costmodel.estimate import over_kib, step_seconds
+from layoutopt.optimizer import choices
 from layoutopt.optimizer.question import AXES
-from layoutopt.optimizer.space import Space, uses_sequence_parallel
+from layoutopt.optimizer.space import Space
 
 Columns = Mapping[str, Ints]
-"""One array per axis of AXES, entry by entry a layout; recompute by its code."""
+"""One array per axis of AXES, entry by entry a layout."""
+_BITS = 31
+"""No degree is as large as 2^31."""
 
 
 def complete(space: Space, free: Mapping[str, Ints]) -> dict[str, Ints]:
@@ -43,7 +45,7 @@ def _known(space: Space, columns: Columns) -> Flags:
 
 
 def _pairs_legal(space: Space, columns: Columns) -> Flags:
-    """The rules that join axes, each looked up in a small table."""
+    """The rules that join axes: pairs looked up in a small table, the rest on the arrays."""
     pp, vpp = columns["pp"], columns["vpp"]
     chunks = ints([p * 10**6 + v for p, v in space.chunks])
     mask = np.isin(pp * 10**6 + vpp, chunks)
@@ -51,48 +53,80 @@ def _pairs_legal(space: Space, columns: Columns) -> Flags:
         mask &= (vpp == 1) | (columns["microbatches"] % pp == 0)
     for first, second, rule in (
         ("tp", "cp", space.splits),
-        ("zero_stage", "pp", space.shards),
-        ("ep", "pp", space.expert_groups),
+        ("sharding", "pp", space.shards),
+        ("experts", "pp", space.expert_groups),
+        ("experts", "tp", space.cuts_experts),
     ):
-        good = [
-            a * 10**7 + b for a in space.values[first] for b in space.values[second] if rule(a, b)
-        ]
-        mask &= np.isin(columns[first] * 10**7 + columns[second], ints(good))
-    return mask
+        mask &= _pair_legal(space, columns, first, second, rule)
+    mask &= space.exchanges(columns["tp"], columns["cp"], columns["mode"])
+    sharded = (columns[axis] for axis in ("tp", "pp", "experts", "sharding"))
+    return mask & space.groups_shards(*sharded)
+
+
+def _pair_legal(
+    space: Space, columns: Columns, first: str, second: str, rule: Callable[[int, int], bool]
+) -> Flags:
+    """``rule`` asked once for each pair of values."""
+    rows, across = (ints(space.values[axis]) for axis in (first, second))
+    good = np.array([[rule(a, b) for b in across.tolist()] for a in rows.tolist()], dtype=bool)
+    places = (np.searchsorted(rows, columns[first]), np.searchsorted(across, columns[second]))
+    found: Flags = good.reshape(len(rows), len(across))[places]
+    return found
 
 
 def axes_from(space: Space, columns: Columns) -> Axes:
     """The arrays as the cost model takes them, with the framework's own options."""
-    job = space.job
-    tp, pp = columns["tp"], columns["pp"]
-    ones = np.ones_like(tp)
-    reshard = {
-        p: default_layout_values(job.software, tp=1, pp=p).reshard for p in space.values["pp"]
-    }
+    tp, pp, ones = columns["tp"], columns["pp"], np.ones_like(columns["tp"])
+    held = choices.experts(columns["experts"])
+    spread, way = choices.sharding(columns["sharding"]), choices.mode(columns["mode"])
+    group = columns["dp"] * columns["cp"]
     return Axes(
         tp=tp,
         cp=columns["cp"],
         pp=pp,
         dp=columns["dp"],
-        ep=columns["ep"],
-        etp=ones,
+        ep=held.ep,
+        etp=held.etp,
         vpp=columns["vpp"],
         micro_batch=columns["micro_batch"],
         microbatches=columns["microbatches"],
-        zero_stage=columns["zero_stage"],
-        recompute=columns["recompute"],
-        sequence_parallel=(tp > 1) & uses_sequence_parallel(job, 2),
+        zero_stage=spread.zero_stage,
+        recompute=way.recompute,
+        sequence_parallel=sequence_parallel(space, tp, columns["cp"]),
         schedule=ones * ONE_F_ONE_B,
-        shard_degree=columns["dp"] * columns["cp"],
-        reshard=np.array([reshard[p] for p in pp.tolist()], dtype=bool),
+        shard_degree=np.where(spread.degree == 0, group, spread.degree),
+        reshard=reshard(space, pp, columns["sharding"]),
+        cp_kind=way.cp_kind,
+        offload_optimizer=spread.offload == 1,
+        offload_activations=way.offload == 1,
     )
 
 
+def sequence_parallel(space: Space, tp: Ints, cp: Ints) -> Flags:
+    """Whether each (tp, cp) uses it."""
+    pairs = tp << _BITS | cp
+    known, places = np.unique(pairs, return_inverse=True)
+    uses = [space.sequence_parallel(p >> _BITS, p & ((1 << _BITS) - 1)) for p in known.tolist()]
+    found: Flags = np.array(uses, dtype=bool)[places]
+    return found
+
+
+def reshard(space: Space, pp: Ints, sharding: Ints) -> Flags:
+    """Whether gathered weights are dropped between the passes: chosen under ZeRO-3, else said as
+    the framework would."""
+    usual = {
+        p: default_layout_values(space.job.software, tp=1, pp=p).reshard for p in space.values["pp"]
+    }
+    spread = choices.sharding(sharding)
+    default = np.array([usual[p] for p in pp.tolist()], dtype=bool)
+    found: Flags = np.where(spread.zero_stage == 3, spread.keep == 0, default)
+    return found
+
+
 def price(space: Space, columns: Columns) -> tuple[Array, Ints]:
-    """Step time in seconds, and KiB beyond what the worst stage may allocate (0: it fits)."""
+    """Step time in seconds, and KiB beyond what a stage or its host may hold (0: it fits)."""
     axes = axes_from(space, columns)
-    over = np.maximum(allocated_kib(space.job, axes) - largest_allocation_kib(space.job), 0)
-    return step_seconds(space.job, axes), over
+    return step_seconds(space.job, axes), over_kib(space.job, axes)
 
 
 def row(columns: Columns, place: int) -> dict[str, int]:

@@ -11,7 +11,7 @@ import numpy as np
 
 from layoutopt.costmodel.checkpoint import checkpoint_cost
 from layoutopt.costmodel.memory import largest_allocation_kib
-from layoutopt.optimizer import objective, rules
+from layoutopt.optimizer import choices, objective, rules
 from layoutopt.optimizer.floors import Floors
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Tables
@@ -29,9 +29,9 @@ _ORDER = (
     "tp",
     "cp",
     "micro_batch",
-    "zero_stage",
-    "recompute",
-    "ep",
+    "sharding",
+    "mode",
+    "experts",
     "vpp",
     "dp",
     "microbatches",
@@ -69,6 +69,7 @@ def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program
     rules.interleave_whole_groups(degrees, space, chunks)
     rules.framework_shards(degrees, space)
     rules.experts_share_a_stage(degrees, space)
+    rules.experts_stay_within_tensor_ranks(degrees, space)
     group = objective.Group(
         *(
             degrees.rows(table.name, table.axes, table.rows.tolist())
@@ -109,9 +110,11 @@ def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, ste
     literals = [*shape.literals, *group.layer.literals, *group.shard.literals]
     above = np.concatenate([floors.shape.columns["step"], floors.layer_above, floors.shard_above])
     degrees.model.add(step >= LinearExpr.weighted_sum(literals, above.tolist()))
+    tight = floors.shape.columns["tight"]
+    degrees.model.add(step >= LinearExpr.weighted_sum(shape.literals, tight.tolist()))
     # Best first: shapes by their floors, then what is left to choose.
-    order = np.argsort(floors.shape.columns["step"], kind="stable").tolist()
-    rest = [degrees[axis].values() for axis in ("zero_stage", "recompute", "ep", "vpp")]
+    order = np.argsort(tight, kind="stable").tolist()
+    rest = [degrees[axis].values() for axis in ("sharding", "mode", "vpp")]
     degrees.decide([*(shape.literals[place] for place in order), *chain.from_iterable(rest)])
     for (axis, value), full in floors.too_full.items():
         over = [shape.literals[place] for place in full.nonzero()[0].tolist()]
@@ -137,9 +140,8 @@ def save_classes(space: Space, tables: Tables) -> dict[Save, list[int]]:
     It depends on (tp, pp, zero_stage) and has few distinct values.
     """
     table = tables.shard
-    _, write, stall = checkpoint_cost(
-        space.job, table.axis("tp"), table.axis("pp"), table.axis("zero_stage")
-    )
+    zero_stage = choices.sharding(table.axis("sharding")).zero_stage
+    _, write, stall = checkpoint_cost(space.job, table.axis("tp"), table.axis("pp"), zero_stage)
     found: dict[Save, list[int]] = {}
     for place, save in enumerate(zip(write.tolist(), stall.tolist(), strict=True)):
         found.setdefault(save, []).append(place)

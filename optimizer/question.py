@@ -14,14 +14,36 @@ AXES = (
     "cp",
     "pp",
     "dp",
+    "experts",
+    "vpp",
+    "micro_batch",
+    "microbatches",
+    "sharding",
+    "mode",
+)
+"""The axes that are searched, in the order in which ties are broken (smaller first). The values of
+experts, sharding and mode are codes of several keys each (choices.py)."""
+
+KEYS = (
+    "tp",
+    "cp",
+    "pp",
+    "dp",
     "ep",
+    "etp",
     "vpp",
     "micro_batch",
     "microbatches",
     "zero_stage",
+    "shard_degree",
+    "reshard",
+    "offload_optimizer",
     "recompute",
+    "cp_kind",
+    "offload_activations",
+    "sequence_parallel",
 )
-"""The axes that are searched, in the order in which ties are broken (smaller first)."""
+"""The keys of a layout that the axes decide, and that can be fixed or limited."""
 
 
 Objective = Literal["time", "cost", "energy", "gpus"]
@@ -32,6 +54,7 @@ class Limit:
     """``axis op bound``, as in ``tp<=8``."""
 
     axis: str
+    """A key of KEYS that is a number."""
     op: Literal["<=", ">=", "<", ">", "==", "!="]
     bound: int
 
@@ -55,13 +78,13 @@ USUAL = Pipeline("even", ("1f1b", "interleaved"))
 class Question:
     """A job, what is fixed or limited, and what is to be least.
 
-    ``fix`` maps an axis of AXES to its value (recompute by its name: none, selective, full).
+    ``fix`` maps a key of KEYS to its value (recompute and cp_kind by their names).
     ``deadline_s`` and ``budget_usd`` bound the answer's run, ``max_power_w`` the power of its GPUs
     (None: no bound).
     """
 
     job: Job
-    fix: dict[str, int | str] = field(default_factory=dict)
+    fix: dict[str, int | str | bool] = field(default_factory=dict)
     limits: tuple[Limit, ...] = ()
     objective: Objective = "time"
     """``gpus``: the fewest with which something fits and meets the limits."""

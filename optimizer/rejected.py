@@ -18,9 +18,10 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.rules import Broken, broken_rules, divisors, sharding_fits
 from layoutopt.optimizer import orders
+from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.question import Question
-from layoutopt.optimizer.space import layout_of, within
+from layoutopt.optimizer.space import layout_of
 from layoutopt.optimizer.survey import Survey
 from layoutopt.optimizer.tables import tables_of
 from layoutopt.optimizer.wall import Clock
@@ -152,6 +153,6 @@ def _by_memory(question: Question) -> Iterator[Rejected]:
     tables = tables_of(space)
     survey = Survey(space, floors_of(space, tables), Clock(space.job, tables))
     for seen in survey.faster_misfits(math.inf).layouts:
-        layout, over = layout_of(space.job, seen.chosen), seen.over_kib * KIB
+        layout, over = layout_of(space.question, seen.chosen), seen.over_kib * KIB
         words = f"the worst stage allocates {format_bytes(over)} more than there is"
         yield Rejected({}, "every_stage_fits", words, layout, over)

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InternalError
-from layoutopt.optimizer.cuts import without_hopeless
+from layoutopt.optimizer.cuts import without_dominated, without_hopeless
 from layoutopt.optimizer.floors import Floors, floors_of
 from layoutopt.optimizer.program import Program, Save, build, save_classes
 from layoutopt.optimizer.question import AXES, Budget
@@ -100,26 +100,28 @@ class Rounds:
     def _program(self) -> Program | None:
         """The model, after the warm start and with its cuts; None where they leave nothing."""
         if not self.budget.use_hints:
-            return build(self.space, self.tables, self.floors)
+            return build(self.space, *without_dominated(self.tables, self.floors))
         # The limit from outside first: where it leaves nothing there is no need of a warm start.
         if self.least_wall_s() > self.most_wall_s:
             return None
-        start = start_from(self.space)
+        start = start_from(self.space, self.floors)
         if start is not None:
             self.known.append(self._found(start))
-        tables, floors = self._cut() if self._limited() else (self.tables, self.floors)
-        if not len(floors.shape):
+        tables, floors = without_dominated(self.tables, self.floors)
+        if self._limited():
+            tables, floors = self._cut(tables, floors)
+        if not all(map(len, (floors.shape, tables.layer, tables.ends, tables.shard))):
             return None
         return build(self.space, tables, floors)
 
-    def _cut(self) -> tuple[Tables, Floors]:
+    def _cut(self, tables: Tables, floors: Floors) -> tuple[Tables, Floors]:
         """Tables and floors without what no layout within the cut-offs can have."""
-        return without_hopeless(self.tables, self.floors, max(self._most().values()))
+        return without_hopeless(tables, floors, max(self._most().values()))
 
     def _found(self, chosen: dict[str, int]) -> Found:
         quanta = step_quanta(self.space, self.tables, chosen)
         save = self.clock.save_of(chosen)
-        priced = estimate(self.space.job, layout_of(self.space.job, chosen))
+        priced = estimate(self.space.job, layout_of(self.space.question, chosen))
         self._agrees(quanta, priced)
         wall = self.clock.wall_s(self.clock.step_s(quanta), save)
         return Found(chosen, quanta, save, wall, priced)
@@ -195,7 +197,7 @@ class Rounds:
 
     def _floor(self) -> int:
         """No layout's step has fewer quanta."""
-        return int(self.floors.shape.columns["step"].min())
+        return int(self.floors.shape.columns["tight"].min())
 
     def least_wall_s(self) -> float:
         """No layout's run is shorter: the lowest floor, with saves that cost nothing."""

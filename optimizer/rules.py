@@ -1,16 +1,19 @@
 """The rules that join axes, one function each; the name is the rule.
 
-Rules that look at one axis alone have already shaped its domain (space.AXIS_RULES).
+Rules that look at one axis alone have already shaped its domain (space.AXIS_RULES), and those that
+look at the axes of one table its rows (Space.exchanges, Space.groups_shards).
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from layoutopt.costmodel.axes import ints
+from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import STAGES, StageShape, Table, held_layers, stage_shapes
 from layoutopt.optimizer.variables import Degrees, Rows
@@ -31,10 +34,7 @@ def use_the_batch(degrees: Degrees, space: Space) -> None:
 
 def sequence_parallel_splits(degrees: Degrees, space: Space) -> None:
     """Where sequence parallelism is used, every rank holds whole positions."""
-    for tp in degrees["tp"]:
-        for cp in degrees["cp"]:
-            if not space.splits(tp, cp):
-                degrees.forbid(tp=tp, cp=cp)
+    _only(degrees, "tp", "cp", space.splits)
 
 
 def cut_layers_evenly(degrees: Degrees, space: Space) -> Rows:
@@ -51,19 +51,26 @@ def interleave_whole_groups(degrees: Degrees, space: Space, chunks: Rows) -> Non
 
 
 def framework_shards(degrees: Degrees, space: Space) -> None:
-    """Only ZeRO stages that the framework runs with this pipeline."""
-    for zero_stage in degrees["zero_stage"]:
-        for pp in degrees["pp"]:
-            if not space.shards(zero_stage, pp):
-                degrees.forbid(zero_stage=zero_stage, pp=pp)
+    """Only ZeRO stages, and weights kept or dropped, that the framework has with this pipeline."""
+    _only(degrees, "sharding", "pp", space.shards)
 
 
 def experts_share_a_stage(degrees: Degrees, space: Space) -> None:
-    """ep divides the GPUs of a pipeline stage."""
-    for ep in degrees["ep"]:
-        for pp in degrees["pp"]:
-            if not space.expert_groups(ep, pp):
-                degrees.forbid(ep=ep, pp=pp)
+    """ep and etp divide the GPUs of a pipeline stage."""
+    _only(degrees, "experts", "pp", space.expert_groups)
+
+
+def experts_stay_within_tensor_ranks(degrees: Degrees, space: Space) -> None:
+    """etp divides tp."""
+    _only(degrees, "experts", "tp", space.cuts_experts)
+
+
+def _only(degrees: Degrees, first: str, second: str, rule: Callable[[int, int], bool]) -> None:
+    """Forbids the pairs of values that ``rule`` does not let through."""
+    for one in degrees[first]:
+        for other in degrees[second]:
+            if not rule(one, other):
+                degrees.forbid(**{first: one, second: other})
 
 
 class Memory:
@@ -82,10 +89,16 @@ class Memory:
     ):
         self.keeps_logits = keeps_logits
         self.saved = layer.at_least(layers.columns["saved"], "saved")
+        self.parked = layer.at_least(layers.columns["parked"], "parked")
         self.working = layer.at_least(layers.columns["working"], "working")
+        self.saved_host = layer.at_least(layers.columns["saved_host"], "saved on the host")
         self.logits = ends.at_least(end.columns["logits"], "logits")
         self.state = {
             name: shard.at_least(sharding.columns[f"state_{name}"], f"state_{name}")
+            for name in STAGES
+        }
+        self.host = {
+            name: shard.at_least(sharding.columns[f"host_{name}"], f"host_{name}")
             for name in STAGES
         }
 
@@ -104,7 +117,8 @@ def every_stage_fits(
     held: Memory,
     largest_kib: LinearExpr | int,
 ) -> None:
-    """State, activations in flight, and the worse of a layer's backward pass and the loss fit.
+    """State, activations in flight, and the worse of a layer's backward pass and the loss fit; so
+    does what is offloaded, in the host's memory.
 
     What is in flight depends on (pp, vpp) and, while the pipeline is not full, on the number of
     microbatches: one set of constraints for each distinct count of layers in flight.
@@ -114,8 +128,13 @@ def every_stage_fits(
         for counts, microbatches in in_flight(space, pp, vpp).items():
             when = [literal, _one_of(degrees, microbatches)]
             for shape in shapes:
-                rest = held.state[shape.name] + counts[STAGES.index(shape.name)] * held.saved
+                layers = counts[STAGES.index(shape.name)]
+                rest = held.state[shape.name] + layers * held.saved + held.parked
                 _fits(degrees, when, shape, rest, held, largest_kib)
+                away = held.host[shape.name] + layers * held.saved_host
+                if not isinstance(away, int):
+                    host = degrees.model.add(away <= largest_host_kib(space.job))
+                    host.only_enforce_if(when)
 
 
 def in_flight(space: Space, pp: int, vpp: int) -> dict[tuple[int, ...], list[int]]:

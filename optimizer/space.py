@@ -6,32 +6,23 @@ combinations by multiplying.
 
 from __future__ import annotations
 
-import operator
 from collections import defaultdict
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+
+import numpy as np
 
 from layoutopt.costmodel import framework_rules as framework
 from layoutopt.costmodel import rules as legal
+from layoutopt.costmodel import spreading
+from layoutopt.costmodel.axes import RING, Flags, Ints, ints
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import PIPELINE_INSIDE, RECOMPUTE, Layout
-from layoutopt.costmodel.rules import divisors
-from layoutopt.optimizer.question import AXES, Limit, Question
-
-Values = dict[str, tuple[int, ...]]
-"""Axis to the values it may take, rising; recompute by its code (its index in RECOMPUTE)."""
-
-_HOLDS: dict[str, Callable[[int, int], bool]] = {
-    "<=": operator.le,
-    ">=": operator.ge,
-    "<": operator.lt,
-    ">": operator.gt,
-    "==": operator.eq,
-    "!=": operator.ne,
-}
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.domains import HOLDS, Values, arithmetic_values, fixed, keys_of, within
+from layoutopt.optimizer.question import Question
 
 
 def tensor_divides_heads(job: Job, tp: int) -> bool:
@@ -41,7 +32,7 @@ def tensor_divides_heads(job: Job, tp: int) -> bool:
 
 def context_halves_the_sequence(job: Job, cp: int) -> bool:
     """The sequence splits into 2 cp causal halves."""
-    return legal.context_parallel_fits(job, cp)
+    return spreading.context_parallel_fits(job, cp)
 
 
 def framework_has_the_axis(job: Job, axis: str, value: int) -> bool:
@@ -70,6 +61,9 @@ RULES = (
     "interleave_whole_groups",
     "framework_shards",
     "experts_share_a_stage",
+    "experts_stay_within_tensor_ranks",
+    "shard_groups_fill_a_domain",
+    "context_kind_splits_heads",
     "every_stage_fits",
 )
 """Names of all rules; ``space_of`` leaves out those that it is told to."""
@@ -133,17 +127,27 @@ class Space:
             self.job, pp, vpp
         )
 
+    def sequence_parallel(self, tp: int, cp: int) -> bool:
+        """Whether a layout of this tp and cp uses it: where the sequence splits, as without it
+        nothing is faster or smaller; ``fix`` decides otherwise."""
+        if not self.keeps("sequence_parallel_splits"):
+            return tp > 1 and self.job.software.default_sequence_parallel
+        return uses_sequence_parallel(self.question, tp, cp)
+
     def splits(self, tp: int, cp: int) -> bool:
         """Sequence parallelism, where it is used, gives every rank whole positions; the framework
         runs experts, and cuts the sequence, this way."""
         if self.keeps("sequence_parallel_splits") and not self._framework_splits(tp, cp):
             return False
-        if not self.keeps("sequence_parallel_splits") or not uses_sequence_parallel(self.job, tp):
+        asked = self.question.fix.get("sequence_parallel")
+        if tp == 1 and asked and self.keeps("keep_to_fix"):
+            return False
+        if not self.keeps("sequence_parallel_splits") or not self.sequence_parallel(tp, cp):
             return True
         return legal.sequence_splits(self.job, tp, cp)
 
     def _framework_splits(self, tp: int, cp: int) -> bool:
-        sequence = uses_sequence_parallel(self.job, tp)
+        sequence = self.sequence_parallel(tp, cp)
         experts = framework.experts_run_with(self.job, tp, sequence)
         return experts and framework.halves_are_whole(self.job, tp, cp)
 
@@ -153,20 +157,72 @@ class Space:
             return True
         return legal.interleaving_fits(pp, vpp, microbatches)
 
-    def shards(self, zero_stage: int, pp: int) -> bool:
-        """The framework runs this ZeRO stage with this pipeline."""
-        return not self.keeps("framework_shards") or legal.sharding_fits(self.job, zero_stage, pp)
+    def shards(self, sharding: int, pp: int) -> bool:
+        """The framework runs this ZeRO stage with this pipeline, and keeps gathered weights or
+        drops them there; ``fix`` agrees."""
+        chosen = choices.sharding(sharding)
+        usual = default_layout_values(self.job.software, tp=1, pp=pp).reshard
+        reshard = not chosen.keep if chosen.zero_stage == 3 else usual
+        asked = self.question.fix.get("reshard", reshard)
+        if asked != reshard and self.keeps("keep_to_fix"):
+            return False
+        if not self.keeps("framework_shards"):
+            return True
+        choice = self.job.software.reshard_choice or reshard == usual
+        return choice and legal.sharding_fits(self.job, chosen.zero_stage, pp)
 
-    def expert_groups(self, ep: int, pp: int) -> bool:
+    def expert_groups(self, experts: int, pp: int) -> bool:
         """Expert groups divide the GPUs of a stage."""
         if not self.keeps("experts_share_a_stage"):
             return True
-        return self.job.gpus % (ep * pp) == 0
+        held = choices.experts(experts)
+        return bool(self.job.gpus % (held.ep * held.etp * pp) == 0)
+
+    def cuts_experts(self, experts: int, tp: int) -> bool:
+        """Experts are cut over tensor ranks: etp divides tp."""
+        within = self.keeps("experts_stay_within_tensor_ranks")
+        return not within or bool(tp % choices.experts(experts).etp == 0)
+
+    def exchanges(self, tp: Ints, cp: Ints, mode: Ints) -> Flags:
+        """The kind of context parallelism splits the heads; without cp there is one kind alone."""
+        kind = choices.mode(mode).cp_kind
+        kinds = [CP_KINDS.index(one) for one in self.job.software.cp_kinds]
+        known = np.where(cp > 1, np.isin(kind, kinds), kind == self._kind_of_one)
+        if not self.keeps("context_kind_splits_heads"):
+            return np.asarray(known, dtype=bool)
+        return np.asarray(
+            known & spreading.context_kind_splits_heads(self.job, tp, cp, kind), dtype=bool
+        )
+
+    @property
+    def _kind_of_one(self) -> int:
+        """What is said where nothing is exchanged: what was asked for, else a ring."""
+        fix = self.question.fix
+        return fixed(self.question, "cp_kind") if "cp_kind" in fix else RING
+
+    def groups_shards(self, tp: Ints, pp: Ints, experts: Ints, sharding: Ints) -> Flags:
+        """Shard groups smaller than all replicas fill a network domain, and divide the replicas of
+        experts too; ``fix`` and limits on shard_degree hold."""
+        chosen, held = choices.sharding(sharding), choices.experts(experts)
+        group = self.job.gpus // (tp * pp)
+        degree = np.where(chosen.degree == 0, group, chosen.degree)
+        good = (chosen.degree == 0) | (chosen.degree < group)
+        if self.keeps("shard_groups_fill_a_domain"):
+            divides = spreading.shards_divide_replicas(self.job, tp, pp, held.ep, held.etp, degree)
+            domains = ints([level.gpus for level in self.job.cluster.levels[:-1]])
+            asked = "shard_degree" in self.question.fix
+            good &= (chosen.degree == 0) | (divides & (np.isin(tp * degree, domains) | asked))
+        if self.keeps("keep_to_fix") and "shard_degree" in self.question.fix:
+            good &= degree == self.question.fix["shard_degree"]
+        if self.keeps("keep_to_limits"):
+            for limit in self.question.limits:
+                if limit.axis == "shard_degree":
+                    good &= HOLDS[limit.op](degree, limit.bound)
+        return np.asarray(good, dtype=bool)
 
     @cached_property
     def candidates(self) -> int:
         """Legal layouts, memory ignored; counted by multiplying, never listed."""
-        values, ways = self.values, self._ways_by_pp
         batches = defaultdict(list)
         for dp, _, microbatches in self.batches:
             batches[dp].append(microbatches)
@@ -175,25 +231,37 @@ class Space:
             chunks[pp].append(vpp)
         fits: dict[tuple[int, int], int] = {}
         total = 0
-        for _, _, pp, dp in self.grids:
+        for tp, cp, pp, dp in self.grids:
             if (pp, dp) not in fits:
                 fits[pp, dp] = sum(self.groups(pp, v, m) for m in batches[dp] for v in chunks[pp])
-            total += fits[pp, dp] * ways[pp]
-        return total * len(values["recompute"])
+            total += fits[pp, dp] * self._shardings[tp, pp] * self._modes[tp, cp]
+        return total
 
-    @property
-    def _ways_by_pp(self) -> dict[int, int]:
-        """Legal (zero_stage, ep) for each pp."""
+    @cached_property
+    def _modes(self) -> dict[tuple[int, int], int]:
+        """Legal values of mode for each (tp, cp)."""
+        pairs = sorted({(tp, cp) for tp, cp, _, _ in self.grids})
+        modes = ints(self.values["mode"])
         return {
-            pp: sum(self.shards(z, pp) for z in self.values["zero_stage"])
-            * sum(self.expert_groups(ep, pp) for ep in self.values["ep"])
-            for pp in self.values["pp"]
+            (tp, cp): int(self.exchanges(np.asarray(tp), np.asarray(cp), modes).sum())
+            for tp, cp in pairs
         }
 
-
-def uses_sequence_parallel(job: Job, tp: int) -> bool:
-    """Sequence parallelism follows the framework's default, and needs tp > 1: not searched."""
-    return job.software.default_sequence_parallel and tp > 1
+    @cached_property
+    def _shardings(self) -> dict[tuple[int, int], int]:
+        """Legal pairs of experts and sharding for each (tp, pp)."""
+        found = {}
+        for tp, pp in sorted({(tp, pp) for tp, _, pp, _ in self.grids}):
+            held = [
+                code
+                for code in self.values["experts"]
+                if self.expert_groups(code, pp) and self.cuts_experts(code, tp)
+            ]
+            spread = [code for code in self.values["sharding"] if self.shards(code, pp)]
+            experts, sharding = np.meshgrid(ints(held), ints(spread), indexing="ij")
+            good = self.groups_shards(np.asarray(tp), np.asarray(pp), experts, sharding)
+            found[tp, pp] = int(good.sum())
+        return found
 
 
 def space_of(question: Question, dropped: Iterable[str] = ()) -> Space:
@@ -201,69 +269,76 @@ def space_of(question: Question, dropped: Iterable[str] = ()) -> Space:
     off = frozenset(dropped)
     values = {
         axis: tuple(value for value in domain if _allowed(question, axis, value, off))
-        for axis, domain in arithmetic_values(question.job).items()
+        for axis, domain in arithmetic_values(question).items()
     }
     return Space(question, values, off)
-
-
-def arithmetic_values(job: Job) -> Values:
-    """Every value of each axis that divides what it has to divide."""
-    gpus, batch, layers = job.gpus, job.training.global_batch, job.model.layers
-    experts = job.model.moe.experts if job.model.moe else 1
-    of_gpus = divisors(gpus)
-    of_batch = divisors(batch)
-    chunk_counts = {n // pp for n in (layers, layers + 2) for pp in of_gpus if n % pp == 0}
-    # Stages apart or a pipeline together: the latter is priced for whole replicas (see orders).
-    inside = job.axis_order == PIPELINE_INSIDE
-    counts = sorted({v for count in chunk_counts if count > 0 for v in divisors(count)} | {1})
-    return {
-        "tp": tuple(tp for tp in of_gpus if tp <= job.model.heads),
-        "cp": (1,) if inside else tuple(cp for cp in of_gpus if cp <= job.training.seq_len),
-        "pp": tuple(pp for pp in of_gpus if pp <= layers and (pp > 1 or not inside)),
-        "dp": tuple(dp for dp in of_gpus if batch % dp == 0),
-        "ep": divisors(experts),
-        "vpp": tuple(v for v in counts if v <= layers),
-        "micro_batch": of_batch,
-        "microbatches": of_batch,
-        "zero_stage": (0, 1, 2, 3),
-        "recompute": tuple(range(len(RECOMPUTE))),
-    }
 
 
 def _allowed(question: Question, axis: str, value: int, off: frozenset[str]) -> bool:
     rule = AXIS_RULES.get(axis)
     if rule is not None and rule.__name__ not in off and not rule(question.job, value):
         return False
-    if "framework_has_the_axis" not in off and not framework_has_the_axis(
-        question.job, axis, value
-    ):
-        return False
-    if axis in question.fix and "keep_to_fix" not in off and value != fixed(question, axis):
-        return False
-    return "keep_to_limits" in off or within(question.limits, axis, value)
+    for key, said in keys_of(axis, value).items():
+        has = "framework_has_the_axis" in off or framework_has_the_axis(question.job, key, said)
+        if not has:
+            return False
+        if key in question.fix and "keep_to_fix" not in off and said != fixed(question, key):
+            return False
+        if "keep_to_limits" not in off and not within(question.limits, key, said):
+            return False
+    return True
 
 
-def fixed(question: Question, axis: str) -> int:
-    """The value that ``fix`` gives ``axis``, as an integer."""
-    value = question.fix[axis]
-    codes: dict[object, int] = {name: code for code, name in enumerate(RECOMPUTE)}
-    return codes[value] if axis == "recompute" else int(value)
+def uses_sequence_parallel(question: Question, tp: int, cp: int) -> bool:
+    """Space.sequence_parallel with every rule in force."""
+    asked = question.fix.get("sequence_parallel")
+    if tp == 1 or asked is not None:
+        return tp > 1 and bool(asked)
+    job = question.job
+    return job.software.default_sequence_parallel and legal.sequence_splits(job, tp, cp)
 
 
-def within(limits: Iterable[Limit], axis: str, value: int) -> bool:
-    """Whether ``value`` keeps to every limit on ``axis``."""
-    return all(_HOLDS[limit.op](value, limit.bound) for limit in limits if limit.axis == axis)
-
-
-def layout_of(job: Job, chosen: dict[str, int]) -> Layout:
+def layout_of(question: Question, chosen: dict[str, int]) -> Layout:
     """The layout of one value per axis; what is not searched follows the framework."""
-    said: dict[str, Any] = {axis: chosen[axis] for axis in AXES if axis != "recompute"}
-    defaults = default_layout_values(job.software, tp=chosen["tp"], pp=chosen["pp"])
+    held = choices.experts(chosen["experts"])
+    spread, way = choices.sharding(chosen["sharding"]), choices.mode(chosen["mode"])
+    usual = default_layout_values(question.job.software, tp=chosen["tp"], pp=chosen["pp"])
     return Layout(
-        **said,
-        recompute=RECOMPUTE[chosen["recompute"]],
-        sequence_parallel=defaults.sequence_parallel,
-        reshard=defaults.reshard,
+        tp=chosen["tp"],
+        cp=chosen["cp"],
+        pp=chosen["pp"],
+        dp=chosen["dp"],
+        vpp=chosen["vpp"],
+        micro_batch=chosen["micro_batch"],
+        microbatches=chosen["microbatches"],
+        ep=held.ep,
+        etp=held.etp,
+        zero_stage=spread.zero_stage,
+        shard_degree=spread.degree or None,
+        reshard=not spread.keep if spread.zero_stage == 3 else usual.reshard,
+        offload_optimizer=bool(spread.offload),
+        recompute=RECOMPUTE[way.recompute],
+        offload_activations=bool(way.offload),
+        cp_kind=CP_KINDS[way.cp_kind],
+        sequence_parallel=uses_sequence_parallel(question, chosen["tp"], chosen["cp"]),
         schedule="interleaved" if chosen["vpp"] > 1 else "1f1b",
-        axis_order=job.axis_order,
+        axis_order=question.job.axis_order,
     )
+
+
+def chosen_of(layout: Layout) -> dict[str, int]:
+    """The value of each axis that a layout of the search has."""
+    keep = int(layout.zero_stage == 3 and not layout.reshard)
+    plain = ("tp", "cp", "pp", "dp", "vpp", "micro_batch", "microbatches")
+    return {
+        **{axis: getattr(layout, axis) for axis in plain},
+        "experts": choices.experts_code(layout.ep, layout.etp),
+        "sharding": choices.sharding_code(
+            layout.zero_stage, layout.shard_degree or 0, keep, int(layout.offload_optimizer)
+        ),
+        "mode": choices.mode_code(
+            RECOMPUTE.index(layout.recompute),
+            CP_KINDS.index(layout.cp_kind),
+            int(layout.offload_activations),
+        ),
+    }

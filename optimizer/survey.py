@@ -12,19 +12,20 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel.axes import Array, Flags, Ints, ints
+from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
-from layoutopt.costmodel.estimate import allocated_kib, step_seconds
-from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.costmodel.estimate import over_kib, step_seconds
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.completions import completions, may_fit
 from layoutopt.optimizer.floors import Floors
-from layoutopt.optimizer.pricing import axes_from, complete, row
+from layoutopt.optimizer.pricing import axes_from, row
 from layoutopt.optimizer.question import AXES
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.wall import Clock
 
-KIND = ("tp", "cp", "pp", "ep")
+KIND = ("tp", "cp", "pp", "experts")
 """Layouts that differ here differ in kind."""
-VARIANT = (*KIND, "vpp", "zero_stage", "recompute")
+VARIANT = (*KIND, "vpp", "sharding", "mode")
 """Layouts that differ here differ at least in more than how the batch is cut."""
 TIE = 1e-9
 """Wall times closer than this, relatively, are equal."""
@@ -36,7 +37,7 @@ _SHAPES_AT_ONCE = 48
 
 @dataclass(frozen=True)
 class Seen:
-    """A layout and its price, axis by axis; recompute by its code."""
+    """A layout and its price, axis by axis."""
 
     chosen: dict[str, int]
     wall_s: float
@@ -70,8 +71,7 @@ class Survey:
 
     def __init__(self, space: Space, floors: Floors, clock: Clock) -> None:
         self.space, self.floors, self.clock = space, floors, clock
-        self._most_kib = largest_allocation_kib(space.job)
-        self._order = np.argsort(floors.shape.columns["step"], kind="stable")
+        self._order = np.argsort(floors.shape.columns["tight"], kind="stable")
 
     def fitting(self, wanted: int, beside: Seen | None = None) -> Found:
         """The ``wanted`` best that fit, best first, of different kinds; kinds other than
@@ -79,7 +79,7 @@ class Survey:
 
         Where there are too few kinds, the best of other variants fill up.
         """
-        order = self._order[self._may_fit()[self._order]]
+        order = self._order[may_fit(self.floors)[self._order]]
         mine = None if beside is None else self._codes(_one(beside.chosen), KIND)[0]
         kinds: dict[int, float] = {}
         batches, complete_ = [], True
@@ -93,7 +93,9 @@ class Survey:
             if rows > MOST_ROWS:
                 complete_ = False
                 break
-            batch = self._priced(self._completions(places, only_fitting=True), only_fitting=True)
+            batch = self._priced(
+                completions(self.space, self.floors, places, only_fitting=True), only_fitting=True
+            )
             batches.append(batch)
             self._note_kinds(batch, kinds)
         everything = _joined(batches)
@@ -112,7 +114,7 @@ class Survey:
             if rows > MOST_ROWS:
                 complete_ = False
                 break
-            batches.append(self._priced(self._completions(places, only_fitting=False)))
+            batches.append(self._priced(completions(self.space, self.floors, places)))
         everything = _joined(batches)
         mask = (everything.walls < wall_s) & (everything.over > 0)
         places = _sorted(everything)
@@ -120,7 +122,7 @@ class Survey:
 
     def _shapes(self, order: Ints) -> Iterator[tuple[Ints, int]]:
         """Places of the next few shapes, and how many rows will have been priced with them."""
-        rest = ("ep", "vpp", "zero_stage", "recompute")
+        rest = ("vpp", "sharding", "mode")
         each = int(np.prod([len(self.space.values[axis]) for axis in rest]))
         at_once = max(1, min(_SHAPES_AT_ONCE, MOST_ROWS // each))
         for first in range(0, len(order), at_once):
@@ -130,38 +132,13 @@ class Survey:
 
     def _floor_s(self, places: Ints) -> float:
         """No run of these shapes, or of any after them, is shorter."""
-        quanta = int(self.floors.shape.columns["step"][places[0]])
+        quanta = int(self.floors.shape.columns["tight"][places[0]])
         return self.clock.wall_s(max(self.clock.step_s(quanta), 1e-12), (0.0, 0.0))
-
-    def _may_fit(self) -> Flags:
-        """Shapes that some recompute and some ZeRO stage may let fit."""
-        may = np.ones(len(self._order), dtype=bool)
-        for axis in ("recompute", "zero_stage"):
-            full = [f for (name, _), f in self.floors.too_full.items() if name == axis]
-            if full:
-                may &= ~np.logical_and.reduce(full)
-        return may
-
-    def _completions(self, places: Ints, *, only_fitting: bool) -> dict[str, Ints]:
-        """Every legal layout of the shapes at ``places``."""
-        rest = [self.space.values[axis] for axis in ("ep", "vpp", "zero_stage", "recompute")]
-        grids = np.meshgrid(places, *(ints(v) for v in rest), indexing="ij")
-        place, ep, vpp, zero_stage, recompute = (grid.ravel() for grid in grids)
-        free = {"ep": ep, "vpp": vpp, "zero_stage": zero_stage, "recompute": recompute}
-        if only_fitting:
-            keep = np.ones(len(place), dtype=bool)
-            for (axis, value), full in self.floors.too_full.items():
-                keep &= ~((free[axis] == value) & full[place])
-            place, free = place[keep], {axis: column[keep] for axis, column in free.items()}
-        for number, axis in enumerate(self.floors.shape.axes):
-            free[axis] = self.floors.shape.rows[place, number]
-        return complete(self.space, free)
 
     def _priced(self, columns: dict[str, Ints], *, only_fitting: bool = False) -> _Batch:
         over = np.zeros(len(columns["tp"]), dtype=np.int64)
         if self.space.keeps("every_stage_fits") and len(over):
-            allocated = allocated_kib(self.space.job, axes_from(self.space, columns))
-            over = np.maximum(allocated - self._most_kib, 0)
+            over = over_kib(self.space.job, axes_from(self.space, columns))
         if only_fitting:
             fits = over == 0
             columns, over = {axis: column[fits] for axis, column in columns.items()}, over[fits]
@@ -173,7 +150,8 @@ class Survey:
         if not len(columns["tp"]):
             return np.zeros(0)
         seconds = step_seconds(job, axes_from(self.space, columns))
-        cost = checkpoint_cost(job, columns["tp"], columns["pp"], columns["zero_stage"])
+        zero_stage = choices.sharding(columns["sharding"]).zero_stage
+        cost = checkpoint_cost(job, columns["tp"], columns["pp"], zero_stage)
         return run_wall_s(job, seconds, cost[1], cost[2], self.clock.size)
 
     def _codes(self, columns: dict[str, Ints], axes: tuple[str, ...]) -> Ints:

@@ -14,13 +14,17 @@ from functools import cached_property, lru_cache
 
 import numpy as np
 
-from layoutopt.costmodel import activations, memory, sharding, terms
+from layoutopt.costmodel import activations, terms
 from layoutopt.costmodel.axes import Array, Flags, Ints, ints
-from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.offload import device_kib, offloaded
 from layoutopt.costmodel.pipeline import layers_in_flight, overlap_window
-from layoutopt.costmodel.stages import Stages, even_classes
-from layoutopt.optimizer.space import Space, uses_sequence_parallel
+from layoutopt.costmodel.stages import even_classes
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.dominance import dominated
+from layoutopt.optimizer.pricing import sequence_parallel
+from layoutopt.optimizer.shard_columns import shard_kib, shard_seconds
+from layoutopt.optimizer.space import Space
 
 SHARE_OF_STEP = 2.5e-7
 """Largest rounding error of a step that we aim at, as a share of the fastest conceivable step: a
@@ -30,6 +34,11 @@ _LARGEST = 2**60
 
 _FINEST = 10_000
 """Denominators of a window in passes: a chunk count, which is far smaller."""
+
+LAYER = ("tp", "cp", "experts", "micro_batch", "mode")
+ENDS = ("tp", "cp", "micro_batch")
+SHARD = ("tp", "pp", "sharding", "experts")
+"""The axes that each table's terms depend on."""
 
 STAGES = ("first", "long", "last")
 """The stages of an even split that can be the slowest or the fullest (stages.even_classes)."""
@@ -74,11 +83,11 @@ class Tables:
     """All tables of a space, in one quantum of seconds."""
 
     layer: Table
-    """(tp, cp, ep, micro_batch, recompute): one layer's time, saved and working memory."""
+    """LAYER: one layer's time, saved and working memory."""
     ends: Table
-    """(tp, cp, micro_batch): embedding, loss head, messages, logits, M."""
+    """ENDS: embedding, loss head, messages, logits, M."""
     shard: Table
-    """(tp, pp, zero_stage, ep): data-parallel traffic, optimizer step, model state."""
+    """SHARD: data-parallel traffic, optimizer step, model state."""
     quantum_s: float
     fine: int
     """Sharding traffic that M multiplies is kept in quanta / fine."""
@@ -157,11 +166,25 @@ class _Builder:
 
     def __init__(self, space: Space) -> None:
         self.space, self.job = space, space.job
-        self.layer_rows = self._possible(
-            mesh(space, ("tp", "cp", "ep", "micro_batch", "recompute"))
-        )
-        self.ends_rows = self._possible(mesh(space, ("tp", "cp", "micro_batch")))
-        self.shard_rows = self._possible(mesh(space, ("tp", "pp", "zero_stage", "ep")), place=2)
+        self.layer_rows = self._possible(mesh(space, LAYER))
+        self.ends_rows = self._possible(mesh(space, ENDS))
+        self.shard_rows = self._possible(mesh(space, SHARD), place=2)
+        self._keep_legal()
+
+    def _keep_legal(self) -> None:
+        """Only rows that the rules which look at a table's own axes let through."""
+        tp, cp, experts, _, mode = self.layer_rows.T
+        legal = self.space.exchanges(tp, cp, mode)
+        self.layer_rows = self.layer_rows[legal & self._cut(tp, experts)]
+        tp, pp, sharding, experts = self.shard_rows.T
+        legal = self.space.groups_shards(tp, pp, experts, sharding)
+        self.shard_rows = self.shard_rows[legal & self._cut(tp, experts)]
+
+    def _cut(self, tp: Ints, experts: Ints) -> Flags:
+        """etp divides tp."""
+        if not self.space.keeps("experts_stay_within_tensor_ranks"):
+            return np.ones(len(tp), dtype=bool)
+        return np.asarray(tp % choices.experts(experts).etp == 0)
 
     def _possible(self, rows: Ints, place: int = 1) -> Ints:
         """Rows whose first two axes, tp and cp (pp at ``place`` 2), some use of all GPUs has."""
@@ -175,14 +198,26 @@ class _Builder:
         rounds: Array = batch * tp * cp / (self.job.gpus * micro_batch)
         return rounds
 
-    def _sp(self, tp: Ints) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        return (tp > 1) & uses_sequence_parallel(self.job, 2)
+    def _sp(self, tp: Ints, cp: Ints) -> Flags:
+        return sequence_parallel(self.space, tp, cp)
 
     @cached_property
     def layer_s(self) -> dict[str, Array]:
         """One layer and microbatch, seconds."""
-        tp, cp, ep, micro_batch, recompute = self.layer_rows.T
-        layer = terms.layer_terms(self.job, tp, cp, ep, micro_batch, recompute, sp=self._sp(tp))
+        tp, cp, experts, micro_batch, mode = self.layer_rows.T
+        held, way = choices.experts(experts), choices.mode(mode)
+        layer = terms.layer_terms(
+            self.job,
+            tp,
+            cp,
+            held.ep,
+            micro_batch,
+            way.recompute,
+            etp=held.etp,
+            sp=self._sp(tp, cp),
+            cp_kind=way.cp_kind,
+        )
+        layer = offloaded(self.job, layer, self._saved_kib, way.offload == 1)
         plain = {"total": layer.total, "forward": layer.forward, "backward": layer.backward}
         rounds = self._rounds(tp, cp, micro_batch)
         times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
@@ -206,7 +241,7 @@ class _Builder:
     def _message(self, pp: int) -> Array:
         tp, cp, micro_batch = self.ends_rows.T
         return terms.message_seconds(
-            self.job, tp, cp, np.full_like(tp, pp), micro_batch, sp=self._sp(tp)
+            self.job, tp, cp, np.full_like(tp, pp), micro_batch, sp=self._sp(tp, cp)
         )
 
     @cached_property
@@ -220,26 +255,7 @@ class _Builder:
     @cached_property
     def shard_s(self) -> dict[str, Array]:
         """Traffic and optimizer of the first stage once a step; ZeRO-2/3 traffic of a layer."""
-        job, software = self.job, self.job.software
-        tp, pp, z, ep = self.shard_rows.T
-        layers = even_classes(job.model.layers, pp).layers[..., 0]
-        sync = sharding.sync_seconds(job, tp, pp, z, layers, ep=ep)
-        wire = sharding.gather_seconds(job, tp, pp, z, reshard=self._reshard(pp), ep=ep)
-        optimizer = sharding.optimizer_seconds(job, tp, pp, z, layers, ep=ep)
-        return _filled(
-            {
-                "reduce": sync.reduce,
-                "reduce_least": (1 - software.overlap_grad_reduce) * sync.reduce,
-                "gather": sync.gather,
-                "gather_least": (1 - software.overlap_param_gather) * sync.gather,
-                "once": optimizer + sharding.tied_embedding_seconds(job, tp, pp),
-                "forward_wire": wire.forward,
-                "forward_wire_least": (1 - software.overlap_fsdp) * wire.forward,
-                "backward_wire": wire.backward,
-                "backward_wire_least": (1 - software.overlap_fsdp) * wire.backward,
-            },
-            len(tp),
-        )
+        return _filled(shard_seconds(self.space, self.shard_rows), len(self.shard_rows))
 
     @cached_property
     def multiplier(self) -> int:
@@ -286,17 +302,16 @@ class _Builder:
         ends["logits"] = _wide(activations.logits_kib(self.job, tp, cp, micro_batch), len(tp))
         layer = {name: _quanta(column, quantum) for name, column in self.layer_s.items()}
         layer |= self._layer_kib()
+        layer["dominated"] = self._dominated(layer)
         shard = {name: _quanta(column, quantum) for name, column in self.shard_s.items()}
         for name in ("forward_wire", "backward_wire"):
             for column in (name, f"{name}_least"):
                 shard[f"fine_{column}"] = _quanta(self.shard_s[column], quantum / fine)
-        shard |= self._state_kib()
+        shard |= shard_kib(self.space, self.shard_rows, STAGES)
         return Tables(
-            layer=Table(
-                "layer", ("tp", "cp", "ep", "micro_batch", "recompute"), self.layer_rows, layer
-            ),
-            ends=Table("ends", ("tp", "cp", "micro_batch"), self.ends_rows, ends),
-            shard=Table("shard", ("tp", "pp", "zero_stage", "ep"), self.shard_rows, shard),
+            layer=Table("layer", LAYER, self.layer_rows, layer),
+            ends=Table("ends", ENDS, self.ends_rows, ends),
+            shard=Table("shard", SHARD, self.shard_rows, shard),
             quantum_s=quantum,
             fine=fine,
             delta=self.multiplier // 2 + 2,
@@ -319,40 +334,35 @@ class _Builder:
         room = _LARGEST / (most * max(largest / quantum, 1.0))
         return max(1, min(wanted, int(room)))
 
+    def _dominated(self, layer: dict[str, Ints]) -> Ints:
+        """1 where another mode is better in all (dominance.py), by the exact seconds."""
+        seconds = [self.layer_s["forward"], self.layer_s["backward"]]
+        held = [layer[name] for name in ("saved", "parked", "saved_host", "working")]
+        return dominated(self.layer_rows, seconds, held).astype(np.int64)
+
     def _layer_kib(self) -> dict[str, Ints]:
-        tp, cp, ep, micro_batch, recompute = self.layer_rows.T
-        args = (self.job, tp, cp, ep, micro_batch, recompute)
-        saved = activations.activation_kib(*args, sp=self._sp(tp))
-        working = activations.working_kib(*args, sp=self._sp(tp))
-        return {"saved": _wide(saved, len(tp)), "working": _wide(working, len(tp))}
-
-    def _reshard(self, pp: Ints) -> Flags:
-        """Whether gathered weights are dropped between the passes, as the framework does."""
-        software = self.job.software
-        return np.array(
-            [default_layout_values(software, tp=1, pp=p).reshard for p in pp.tolist()], dtype=bool
-        )
-
-    def _state_kib(self) -> dict[str, Ints]:
-        tp, pp, z, ep = (column[:, None] for column in self.shard_rows.T)
-        stages: Stages = even_classes(self.job.model.layers, self.shard_rows[:, 1])
-        state = memory.state_kib(
-            self.job,
-            tp,
-            pp,
-            z,
-            stages.layers,
-            stages.first,
-            stages.last,
-            ep=ep,
-            reshard=self._reshard(self.shard_rows[:, 1])[:, None],
-        )
-        columns = {"state": state.total, "step": state.total + state.step}
-        return {
-            f"{part}_{name}": np.broadcast_to(column, stages.layers.shape)[:, index]
-            for part, column in columns.items()
-            for index, name in enumerate(STAGES)
+        tp, cp, experts, micro_batch, mode = self.layer_rows.T
+        held, way = choices.experts(experts), choices.mode(mode)
+        args = (self.job, tp, cp, held.ep, micro_batch, way.recompute)
+        working = activations.working_kib(*args, etp=held.etp, sp=self._sp(tp, cp))
+        saved, parked = device_kib(self._saved_kib, way.offload == 1)
+        columns = {
+            "saved": saved,
+            "parked": parked,
+            "saved_host": np.where(way.offload == 1, self._saved_kib, 0),
+            "working": working,
         }
+        return {name: _wide(column, len(tp)) for name, column in columns.items()}
+
+    @cached_property
+    def _saved_kib(self) -> Ints:
+        """What one layer saves, wherever it waits."""
+        tp, cp, experts, micro_batch, mode = self.layer_rows.T
+        held, recompute = choices.experts(experts), choices.mode(mode).recompute
+        saved = activations.activation_kib(
+            self.job, tp, cp, held.ep, micro_batch, recompute, etp=held.etp, sp=self._sp(tp, cp)
+        )
+        return _wide(saved, len(tp))
 
 
 def _quanta(seconds: Array, quantum: float) -> Ints:

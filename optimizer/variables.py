@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from layoutopt.costmodel.axes import Ints
-from layoutopt.optimizer.space import Values
+from layoutopt.optimizer.domains import Values
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, CpSolver, IntVar, LinearExpr

@@ -6,13 +6,13 @@ import math
 from dataclasses import asdict
 
 from layoutopt.costmodel.estimate import estimate
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import BREAKDOWN, Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.costmodel.stages import even_split
+from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.question import Question
-from layoutopt.optimizer.space import within
 
 _EQUAL = 1e-9
 """Relative difference up to which two prices of one layout are the same."""
@@ -29,15 +29,16 @@ def broken(question: Question, plan: Estimate) -> list[str]:
 
 
 def _not_asked_for(question: Question, layout: Layout) -> list[str]:
+    said = asdict(layout)
+    said["shard_degree"] = layout.shard_degree or layout.dp * layout.cp
     found = [
-        f"{axis} is {getattr(layout, axis)}, but it was fixed to {value}"
-        for axis, value in question.fix.items()
-        if getattr(layout, axis) != value
+        f"{key} is {said[key]}, but it was fixed to {value}"
+        for key, value in question.fix.items()
+        if said[key] != value
     ]
     for limit in question.limits:
-        value = getattr(layout, limit.axis)
-        code = RECOMPUTE.index(value) if isinstance(value, str) else value
-        if not within([limit], limit.axis, code):
+        value = said[limit.axis]
+        if not within([limit], limit.axis, value):
             found.append(f"{limit.axis} is {value}, against {limit.axis}{limit.op}{limit.bound}")
     return found + _not_that_pipeline(question, layout)
 

@@ -13,6 +13,7 @@ import numpy as np
 from layoutopt.costmodel.checkpoint import checkpoint_bytes, checkpoint_cost, run_wall_s
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.step import jitter
+from layoutopt.optimizer import choices
 from layoutopt.optimizer.program import Save
 from layoutopt.optimizer.tables import Tables
 
@@ -45,9 +46,8 @@ class Clock:
 
     def save_of(self, chosen: dict[str, int]) -> Save:
         """What a checkpoint costs under a layout."""
-        _, write, stall = checkpoint_cost(
-            self.job, chosen["tp"], chosen["pp"], chosen["zero_stage"]
-        )
+        zero_stage = choices.sharding(chosen["sharding"]).zero_stage
+        _, write, stall = checkpoint_cost(self.job, chosen["tp"], chosen["pp"], zero_stage)
         return float(write[0]), float(stall[0])
 
     def longest_steps_s(self, wall_s: float, saves: tuple[Save, ...]) -> list[float]:

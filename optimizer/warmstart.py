@@ -9,18 +9,51 @@ from __future__ import annotations
 import numpy as np
 
 from layoutopt.costmodel.axes import Array, Ints, ints
-from layoutopt.optimizer.pricing import complete, price, row
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.completions import REST, completions, may_fit
+from layoutopt.optimizer.floors import Floors
+from layoutopt.optimizer.pricing import complete, price, row, stack
 from layoutopt.optimizer.space import Space
 
-FREE = ("tp", "cp", "pp", "ep", "vpp", "micro_batch", "zero_stage", "recompute")
+FREE = ("tp", "cp", "pp", "experts", "vpp", "micro_batch", "sharding", "mode")
 """The axes that are free once the GPUs and the batch are used up."""
 _CENTRES = 3
 _ROUNDS = 12
+_ROWS = 20_000
+"""Layouts of promising shapes that are listed, of which the legal ones are priced."""
+_ANY = 1_000
+"""More places than an axis has."""
 _OVER_WEIGHT = 1e-6
 """Seconds that a KiB beyond memory counts for, on top of a factor that puts misfits last."""
 
 
-def start_from(space: Space) -> dict[str, int] | None:
+def start_from(space: Space, floors: Floors | None = None) -> dict[str, int] | None:
+    """What local search finds, or where floors are given the shapes with the lowest, if better.
+
+    None where nothing is found that fits.
+    """
+    lowest = None if floors is None else _promising(space, floors)
+    found = [one for one in (_searched(space), lowest) if one is not None]
+    if not found:
+        return None
+    seconds, _ = price(space, stack(found))
+    return found[int(np.argmin(seconds))]
+
+
+def _promising(space: Space, floors: Floors) -> dict[str, int] | None:
+    """The fastest layout of the shapes with the lowest floors that fits."""
+    order = np.argsort(floors.shape.columns["tight"], kind="stable")
+    order = order[may_fit(floors)[order]]
+    each = max(1, int(np.prod([len(space.values[axis]) for axis in REST])))
+    columns = completions(space, floors, order[: max(1, _ROWS // each)], only_fitting=True)
+    if not len(columns["tp"]):
+        return None
+    seconds, over = price(space, columns)
+    place = int(np.argmin(np.where(over > 0, np.inf, seconds)))
+    return row(columns, place) if over[place] == 0 else None
+
+
+def _searched(space: Space) -> dict[str, int] | None:
     """The best layout that local search finds; None where it finds none that fits."""
     columns = complete(space, _spread(space))
     if not len(columns["tp"]):
@@ -69,17 +102,33 @@ def _spread(space: Space, *, every_batch: bool = False) -> dict[str, Ints]:
         "tp": values["tp"],
         "pp": values["pp"],
         "cp": values["cp"] if every_batch else values["cp"][:2],
-        "ep": _ends(values["ep"]),
+        "experts": _ends(values["experts"]),
         "vpp": values["vpp"][:1] if 1 in values["vpp"] else values["vpp"],
         "micro_batch": values["micro_batch"] if every_batch else values["micro_batch"][:2],
-        "zero_stage": values["zero_stage"],
-        "recompute": _ends(values["recompute"]),
+        "sharding": _plain_shardings(values["sharding"]),
+        "mode": _plain_modes(values["mode"]),
     }
     return _mesh([picked[axis] for axis in FREE])
 
 
 def _ends(values: tuple[int, ...]) -> tuple[int, ...]:
     return tuple(dict.fromkeys((values[0], values[-1]))) if values else ()
+
+
+def _plain_shardings(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Of each ZeRO stage the first, which is over all replicas where that is allowed."""
+    first: dict[int, int] = {}
+    for value in values:
+        first.setdefault(choices.sharding(value).zero_stage, value)
+    return tuple(first.values())
+
+
+def _plain_modes(values: tuple[int, ...]) -> tuple[int, ...]:
+    """Least and most recompute, each with the first kind of context parallelism."""
+    first: dict[int, int] = {}
+    for value in values:
+        first.setdefault(choices.mode(value).recompute, value)
+    return _ends(tuple(first.values()))
 
 
 def _mesh(values: list[tuple[int, ...]]) -> dict[str, Ints]:
@@ -93,8 +142,8 @@ def _around(space: Space, centres: list[tuple[int, ...]]) -> dict[str, Ints]:
         _mesh([_near(space, axis, value, reach) for axis, value in zip(FREE, centre, strict=True)])
         for centre in centres
         for reach in (
-            {"tp": 1, "cp": 1, "pp": 1, "ep": 1, "micro_batch": 1},
-            {"pp": 1, "vpp": 3, "micro_batch": 1, "zero_stage": 3, "recompute": 2},
+            {"tp": 1, "cp": 1, "pp": 1, "experts": 1, "micro_batch": 1},
+            {"pp": 1, "vpp": 3, "micro_batch": 1, "sharding": _ANY, "mode": _ANY},
         )
     ]
     return {axis: np.concatenate([one[axis] for one in found]) for axis in FREE}

@@ -13,15 +13,16 @@ from dataclasses import replace
 
 import numpy as np
 
-from layoutopt.costmodel.axes import SCHEDULES, Axes, Ints, ints
-from layoutopt.costmodel.estimate import allocated_kib, estimate, step_seconds
+from layoutopt.costmodel.axes import RING, SCHEDULES, Axes, Ints, ints
+from layoutopt.costmodel.estimate import allocated_kib, estimate, over_kib, step_seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.costmodel.layout import CP_KINDS
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import sharding_fits
 from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import gpu_names, load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster, with_nodes
+from layoutopt.optimizer import choices
 from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.outcome import Change
 from layoutopt.optimizer.pricing import axes_from, complete, row
@@ -59,14 +60,15 @@ def leanest(space: Space, schedule: str = "1f1b") -> Seen | None:
         axes = axes_from(space, some)
         return replace(axes, schedule=np.full_like(axes.schedule, code))
 
-    allocated = allocated_kib(space.job, axes_of(columns))
-    least = int(allocated.min())
-    places = np.flatnonzero(allocated == least)
+    axes = axes_of(columns)
+    allocated, over = allocated_kib(space.job, axes), over_kib(space.job, axes)
+    # First what is over by least: the host's memory counts too, where something is offloaded.
+    allocated = np.where(over == over.min(), allocated, np.iinfo(np.int64).max)
+    places = np.flatnonzero(allocated == allocated.min())
     columns = {axis: column[places] for axis, column in columns.items()}
     seconds = step_seconds(space.job, axes_of(columns))
     order = np.lexsort([*(columns[axis] for axis in reversed(AXES)), seconds])
-    over = max(0, least - largest_allocation_kib(space.job))
-    return Seen(row(columns, int(order[0])), float(seconds[order[0]]), over)
+    return Seen(row(columns, int(order[0])), float(seconds[order[0]]), int(over.min()))
 
 
 def _lean_columns(space: Space) -> dict[str, Ints]:
@@ -82,12 +84,29 @@ def _lean_columns(space: Space) -> dict[str, Ints]:
         for tp, cp, pp, dp in space.grids
         for micro_batch in batches.get(dp, [])
     ]
-    rest = [space.values[axis] for axis in ("ep", "vpp", "zero_stage", "recompute")]
-    grids = np.meshgrid(np.arange(len(shapes)), *(ints(v) for v in rest), indexing="ij")
-    place, ep, vpp, zero_stage, recompute = (grid.ravel() for grid in grids)
+    rest = (ints(space.values["experts"]), ints(space.values["vpp"]), *_lean_codes(space))
+    grids = np.meshgrid(np.arange(len(shapes)), *rest, indexing="ij")
+    place, experts, vpp, sharding, mode = (grid.ravel() for grid in grids)
     tp, cp, pp, micro_batch = ints(shapes).reshape(-1, 4)[place].T
-    free = {"tp": tp, "cp": cp, "pp": pp, "ep": ep, "vpp": vpp, "micro_batch": micro_batch}
-    return complete(space, {**free, "zero_stage": zero_stage, "recompute": recompute})
+    free = {"tp": tp, "cp": cp, "pp": pp, "experts": experts, "vpp": vpp}
+    free |= {"micro_batch": micro_batch, "sharding": sharding, "mode": mode}
+    return complete(space, free)
+
+
+def _lean_codes(space: Space) -> tuple[Ints, Ints]:
+    """Values of sharding and mode that can be the leanest: fewer ranks to shard over, or weights
+    that are kept, never need less, and memory does not depend on the kind of context parallelism.
+    """
+    fix, sharding = space.question.fix, ints(space.values["sharding"])
+    spread = choices.sharding(sharding)
+    held = {*fix, *(limit.axis for limit in space.question.limits)}
+    if "shard_degree" not in held:
+        sharding = sharding[spread.degree == 0]
+    modes = ints(space.values["mode"])
+    kinds = choices.mode(modes).cp_kind
+    if RING in kinds and CP_KINDS[RING] in space.job.software.cp_kinds:
+        modes = modes[kinds == RING]
+    return sharding, modes
 
 
 def something_fits(question: Question) -> bool:
@@ -104,7 +123,7 @@ def fastest(question: Question) -> Estimate | None:
     tables = tables_of(space)
     survey = Survey(space, floors_of(space, tables), Clock(space.job, tables))
     found = survey.fitting(1).layouts
-    return estimate(space.job, layout_of(space.job, found[0].chosen)) if found else None
+    return estimate(space.job, layout_of(space.question, found[0].chosen)) if found else None
 
 
 def _priced(option: str, value: str, question: Question) -> Iterator[Change]:

@@ -19,15 +19,17 @@ from layoutopt.costmodel.step import jitter
 def least_gpu_seconds(job: Job) -> float:
     """GPU-seconds of one step that no layout of any GPU count goes below.
 
-    The layers' compute, with the tp, cp, ep and micro_batch where a sequence takes least: stages
+    The layers' compute, with the degrees and micro_batch where a sequence takes least: stages
     that are unlike, bubbles, traffic, recomputation and the ends only add to it.
     """
     model, training = job.model, job.training
     experts = job.model.moe.experts if job.model.moe else 1
-    numbers = (model.heads, training.seq_len, experts, training.global_batch)
+    width = job.model.moe.expert_ffn if job.model.moe and job.software.expert_tensor else 1
+    numbers = (model.heads, training.seq_len, experts, training.global_batch, width)
     grids = np.meshgrid(*(ints(divisors(number)) for number in numbers), indexing="ij")
-    tp, cp, ep, micro_batch = (grid.ravel() for grid in grids)
-    layer = terms.layer_terms(job, tp, cp, ep, micro_batch, np.zeros_like(tp))
+    columns = np.stack([grid.ravel() for grid in grids])
+    tp, cp, ep, micro_batch, etp = columns[:, columns[0] % columns[4] == 0]
+    layer = terms.layer_terms(job, tp, cp, ep, micro_batch, np.zeros_like(tp), etp=etp)
     each = tp * cp * layer.compute.total / micro_batch
     return float(training.global_batch * model.layers * np.min(each))
 

@@ -25,6 +25,15 @@ from layoutopt.optimizer.question import USUAL, Limit, Question
 from layoutopt.units import GIB, KIB
 
 FRAMEWORKS = ("generic", "generic", "generic", "megatron-core", "torchtitan", "deepspeed")
+NARROW: dict[str, object] = {
+    "cp_kinds": ("ring",),
+    "expert_tensor": False,
+    "shard_group_stages": (),
+    "reshard_choice": False,
+    "offload_optimizer": False,
+    "offload_activations": False,
+}
+"""A framework that can be told nothing of what widens the space; one of these is often lifted."""
 _LIMITS = (
     Limit("tp", ">=", 2),
     Limit("tp", "<=", 2),
@@ -159,8 +168,9 @@ def questions(draw: st.DrawFn) -> Question:
         cluster,
         draw(st.sampled_from(FRAMEWORKS)),
     )
+    question = _told(question, draw(st.sampled_from(("", "", "", *NARROW))))
     fixed = draw(st.sampled_from(("", "recompute", "zero_stage", "zero_stage", "both")))
-    fix: dict[str, int | str] = {}
+    fix: dict[str, int | str | bool] = {}
     if fixed in ("recompute", "both"):
         fix["recompute"] = draw(st.sampled_from(("none", "selective", "full")))
     if fixed in ("zero_stage", "both"):
@@ -170,6 +180,57 @@ def questions(draw: st.DrawFn) -> Question:
         question = replace(question, limits=(draw(st.sampled_from(_LIMITS)),))
     question = with_memory(question, draw(st.sampled_from(_MEMORY)))
     return replace(question, objective=draw(st.sampled_from(("time", "time", "cost", "energy"))))
+
+
+def _told(question: Question, lifted: str) -> Question:
+    """The question with a framework that has one of NARROW, or none."""
+    job = question.job
+    kept = {name: value for name, value in NARROW.items() if name != lifted}
+    if lifted.startswith("offload"):
+        kept[lifted] = True
+    profile = job.software.model_copy(update=kept)
+    return replace(question, job=replace(job, software=profile))
+
+
+@st.composite
+def extended(draw: st.DrawFn, lifted: str) -> Question:
+    """A question of a few dozen layouts whose framework has what ``lifted`` names, on two or more
+    servers, with the axes that it does not touch held fast."""
+    moe = lifted == "expert_tensor"
+    model = draw(mixtures() if moe else models())
+    gpus = draw(st.sampled_from((4, 6, 8, 8, 12)))
+    cluster = small_cluster(
+        memory_gib=64.0,
+        per_node=draw(st.sampled_from((2, 4))),
+        network_bytes_per_s=draw(st.sampled_from((3e9, 12.5e9, 50e9))),
+    )
+    length = draw(st.sampled_from((768, 2048, 8192, 65536)))
+    framework = "torchtitan" if draw(st.integers(0, 3)) == 3 and not moe else "generic"
+    question = small_question(model, gpus, gpus, length, cluster, framework)
+    question = _told(question, lifted)
+    fix: dict[str, int | str | bool] = {"recompute": draw(st.sampled_from(("none", "full")))}
+    if lifted != "cp_kinds":
+        fix["cp"] = 1
+    if lifted in ("cp_kinds", "expert_tensor"):
+        fix["zero_stage"] = draw(st.sampled_from((0, 1, 1, 3)))
+    question = with_memory(replace(question, fix=fix), draw(st.sampled_from(_MEMORY)))
+    return replace(question, objective=draw(st.sampled_from(("time", "cost"))))
+
+
+@st.composite
+def mixtures(draw: st.DrawFn) -> Model:
+    """Models with experts, some behind dense first layers."""
+    layers, heads = draw(st.integers(1, 4)), draw(st.sampled_from((4, 6, 8)))
+    dense = draw(st.integers(0, layers - 1))
+    moe = Moe(
+        experts=draw(st.sampled_from((4, 6, 8))),
+        top_k=draw(st.sampled_from((1, 2))),
+        expert_ffn=64 * draw(st.sampled_from((6, 8))),
+        shared_ffn=draw(st.sampled_from((0, 256))),
+        layers=layers - dense,
+        first_dense_layers=dense,
+    )
+    return small_model(layers, heads, 64, 32000, moe=moe.model_dump())
 
 
 def with_memory(question: Question, share: float) -> Question:

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from layoutopt.costmodel import rules
+from layoutopt.costmodel import rules, spreading
+from layoutopt.costmodel.axes import HIERARCHICAL, RING, ULYSSES
 from layoutopt.costmodel.framework_rules import axis_is_run, uneven_chunks_fit
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from tests.costmodel.cases import EXPERTS, SMALL, job, soft
+from tests.costmodel.cases import EXPERTS, SMALL, job, one, soft
 
 LEGAL = Layout(tp=2, cp=2, pp=2, dp=8, microbatches=8)
 """64 GPUs, 64 sequences."""
@@ -58,16 +59,23 @@ def test_tensor_parallelism_minds_the_mlp_and_the_key_value_heads() -> None:
 
 def test_context_parallelism_needs_two_halves_a_rank() -> None:
     """128 tokens: cp 64 leaves two halves of one token; 3 and 128 do not."""
-    assert all(rules.context_parallel_fits(job(), cp) for cp in (1, 2, 64))
-    assert not any(rules.context_parallel_fits(job(), cp) for cp in (3, 128))
-    assert rules.context_parallel_fits(job(seq_len=127), 1)
+    assert all(spreading.context_parallel_fits(job(), cp) for cp in (1, 2, 64))
+    assert not any(spreading.context_parallel_fits(job(), cp) for cp in (3, 128))
+    assert spreading.context_parallel_fits(job(seq_len=127), 1)
 
 
 def test_ulysses_splits_heads() -> None:
-    """8 heads over tp x cp."""
-    assert rules.context_parallel_fits(job(), 4, tp=2, kind="ulysses")
-    assert not rules.context_parallel_fits(job(), 8, tp=2, kind="ulysses")
-    assert rules.context_parallel_fits(job(), 8, tp=2, kind="ring")
+    """8 heads over tp x cp, 4 key-value heads or copies of them."""
+    assert spreading.context_kind_splits_heads(job(), one(2), one(4), ULYSSES)
+    assert not spreading.context_kind_splits_heads(job(), one(2), one(8), ULYSSES)
+    assert spreading.context_kind_splits_heads(job(), one(2), one(8), RING)
+
+
+def test_hierarchical_splits_heads_inside_a_server_and_rings_outside() -> None:
+    """Servers of 8: with tp 2 up to 4 ranks of cp stand in one, so that 16 leave a ring of 4."""
+    assert spreading.context_kind_splits_heads(job(), one(2), one(16), HIERARCHICAL)
+    assert not spreading.context_kind_splits_heads(job(), one(2), one(4), HIERARCHICAL)
+    assert not spreading.context_kind_splits_heads(job(), one(8), one(4), HIERARCHICAL)
 
 
 def test_sequence_parallelism_needs_whole_positions() -> None:
@@ -196,7 +204,7 @@ def test_nothing_broken_means_every_rule_holds(
         tp * cp * pp * dp == 64
         and dp * m == 64
         and rules.tensor_parallel_fits(asked, tp)
-        and rules.context_parallel_fits(asked, cp, tp)
+        and spreading.context_parallel_fits(asked, cp)
         and (tp == 1 or rules.sequence_splits(asked, tp, cp))
         and (rules.pipeline_fits(asked, pp, vpp) or uneven_chunks_fit(asked, pp, vpp))
         and axis_is_run(asked, "vpp", vpp)

@@ -9,6 +9,7 @@ from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, Flags, ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import CP_KINDS
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.terms import LayerTerms
 from tests.costmodel.cases import CLUSTER, EXPERTS, IDEAL, LATENT, SMALL, flag, job, one, soft
@@ -77,7 +78,7 @@ def ring(
 ) -> compute.Seconds:
     """Context-parallel traffic of one layer."""
     return terms.layer_terms(
-        asked, one(tp), one(cp), one(1), one(1), one(recompute), cp_kind=kind
+        asked, one(tp), one(cp), one(1), one(1), one(recompute), cp_kind=CP_KINDS.index(kind)
     ).cp_comm
 
 

@@ -103,7 +103,7 @@ def too_few_kinds_are_filled_up_with_other_variants(
     found = survey.fitting(10**4, seen_of(plan))
     fitting = [one.layout for one in listed if one.memory.fits]
     variants = {values(layout, VARIANT) for layout in fitting} - {values(plan.layout, VARIANT)}
-    layouts = [layout_of(survey.space.job, one.chosen) for one in found.layouts]
+    layouts = [layout_of(survey.space.question, one.chosen) for one in found.layouts]
     assert len(layouts) == len(variants)
     assert {values(layout, VARIANT) for layout in layouts} == variants
 

@@ -150,7 +150,7 @@ def test_layouts_that_take_exactly_as_long_are_a_tie() -> None:
     ]
     assert number == len(equal) >= 1
     assert all(one.reason.startswith("A tie") for one in equal)
-    assert seen_of(plan).chosen["zero_stage"] == 0
+    assert seen_of(plan).chosen["sharding"] == 0
 
 
 def test_without_a_tie_none_is_named(answer: Outcome) -> None:

@@ -70,7 +70,7 @@ def test_leanest_and_fastest_are_those_of_all_layouts(question: Question) -> Non
         assert best is None
         return
     assert seen is not None
-    found = estimate(question.job, layout_of(question.job, seen.chosen))
+    found = estimate(question.job, layout_of(question, seen.chosen))
     least = min(map(allocated, listed))
     assert allocated(found) == least
     tied = [one.step.time_s for one in listed if allocated(one) == least]

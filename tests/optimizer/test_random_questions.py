@@ -8,6 +8,7 @@ from collections import Counter
 import pytest
 from hypothesis import HealthCheck, Phase, given, settings
 
+from layoutopt.costmodel.layout import Layout
 from layoutopt.errors import InputError
 from layoutopt.optimizer.exhaustive import try_everything
 from layoutopt.optimizer.outcome import Outcome
@@ -16,10 +17,11 @@ from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.search import objective_of, search
 from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.verify import broken
-from tests.builders import questions
+from tests.builders import NARROW, extended, questions
 from tests.conftest import FULL
 
 EXAMPLES = 320 if FULL else 60
+WIDER = 200 if FULL else 40
 RESOLUTION = 1e-6
 
 
@@ -55,6 +57,46 @@ def test_search_equals_trying_everything() -> None:
     assert seen["asked"] >= EXAMPLES * 0.9
     assert seen["infeasible"] >= seen["asked"] / 4
     assert seen["bound by memory"] >= seen["asked"] / 4
+
+
+@pytest.mark.parametrize("lifted", NARROW)
+def test_search_equals_trying_everything_in_a_wider_space(lifted: str) -> None:
+    """40 questions a capability of the framework; some of them choose what it adds."""
+    used: Counter[bool] = Counter()
+
+    @settings(
+        derandomize=True,
+        database=None,
+        max_examples=WIDER,
+        deadline=None,
+        phases=[Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(extended(lifted))
+    def check(question: Question) -> None:
+        slow = try_everything(question)
+        if not slow.search.candidates:
+            return
+        hints = Budget(use_hints=sum(used.values()) % 2 == 0)
+        fast = search(question, hints)
+        compare(question, fast, slow)
+        used[fast.plan is not None and uses(lifted, fast.plan.layout)] += 1
+
+    check()
+    assert sum(used.values()) >= WIDER * 0.8
+    assert used[True] >= 2
+
+
+def uses(lifted: str, layout: Layout) -> bool:
+    """The layout has what a framework without ``lifted`` could not be told."""
+    return {
+        "cp_kinds": layout.cp > 1 and layout.cp_kind != "ring",
+        "expert_tensor": layout.etp > 1,
+        "shard_group_stages": layout.shard_degree is not None,
+        "reshard_choice": layout.zero_stage == 3 and not layout.reshard,
+        "offload_optimizer": layout.offload_optimizer,
+        "offload_activations": layout.offload_activations,
+    }[lifted]
 
 
 def compare(question: Question, fast: Outcome, slow: Outcome) -> None:

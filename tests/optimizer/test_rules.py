@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from layoutopt.costmodel.axes import RING, ULYSSES, ints
 from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.costmodel.model import Moe
 from layoutopt.optimizer import rules
+from layoutopt.optimizer.choices import experts_code, mode, mode_code, sharding, sharding_code
 from layoutopt.optimizer.question import Limit
 from layoutopt.optimizer.space import (
     Space,
@@ -73,27 +75,82 @@ def test_interleave_whole_groups() -> None:
 
 def test_sequence_parallel_splits() -> None:
     short = small_question(gpus=8, batch=16, seq_len=12)
-    assert possible(short, rules.sequence_parallel_splits, tp=4, cp=1)
-    assert possible(short, rules.sequence_parallel_splits, tp=1, cp=2)
-    assert not possible(short, rules.sequence_parallel_splits, tp=8, cp=1)
-    assert not possible(short, rules.sequence_parallel_splits, tp=4, cp=2)
+    asked = replace(short, fix={"sequence_parallel": True})
+    assert possible(asked, rules.sequence_parallel_splits, tp=4, cp=1)
+    assert not possible(asked, rules.sequence_parallel_splits, tp=8, cp=1)
+    assert not possible(asked, rules.sequence_parallel_splits, tp=4, cp=2)
+    # Where nobody asks for it, it is left out where it does not split.
+    assert possible(short, rules.sequence_parallel_splits, tp=8, cp=1)
+    assert space_of(short).sequence_parallel(4, 1)
+    assert not space_of(short).sequence_parallel(8, 1)
 
 
 def test_framework_shards() -> None:
     megatron = small_question(framework="megatron-core")
     deepspeed = small_question(framework="deepspeed")
-    assert possible(megatron, rules.framework_shards, zero_stage=1, pp=2)
-    assert possible(megatron, rules.framework_shards, zero_stage=3, pp=1)
-    assert not possible(megatron, rules.framework_shards, zero_stage=3, pp=2)
-    assert possible(deepspeed, rules.framework_shards, zero_stage=3, pp=1)
-    assert not possible(deepspeed, rules.framework_shards, zero_stage=2, pp=2)
+    assert possible(megatron, rules.framework_shards, sharding=sharding_code(1), pp=2)
+    assert possible(megatron, rules.framework_shards, sharding=sharding_code(3), pp=1)
+    assert not possible(megatron, rules.framework_shards, sharding=sharding_code(3), pp=2)
+    assert possible(deepspeed, rules.framework_shards, sharding=sharding_code(3), pp=1)
+    assert not possible(deepspeed, rules.framework_shards, sharding=sharding_code(2), pp=2)
 
 
 def test_experts_share_a_stage() -> None:
     moe = Moe(experts=8, top_k=2, expert_ffn=512, layers=6).model_dump()
     question = small_question(small_model(layers=6, moe=moe), gpus=8)
-    assert possible(question, rules.experts_share_a_stage, ep=8, pp=1)
-    assert not possible(question, rules.experts_share_a_stage, ep=8, pp=2)
+    assert possible(question, rules.experts_share_a_stage, experts=experts_code(8), pp=1)
+    assert not possible(question, rules.experts_share_a_stage, experts=experts_code(8), pp=2)
+
+
+def test_gathered_weights_are_kept_where_the_framework_can_be_told() -> None:
+    """torchtitan can; DeepSpeed drops them after each pass."""
+    kept = sharding_code(3, keep=1)
+    told = small_question(framework="torchtitan")
+    assert possible(told, rules.framework_shards, sharding=kept, pp=1)
+    assert not possible(
+        small_question(framework="deepspeed"), rules.framework_shards, sharding=kept, pp=1
+    )
+    dropped = replace(told, fix={"reshard": True})
+    assert not possible(dropped, rules.framework_shards, sharding=kept, pp=1)
+
+
+def test_experts_stay_within_tensor_ranks() -> None:
+    """etp 4 on 4 tensor ranks, not on 2."""
+    moe = Moe(experts=8, top_k=2, expert_ffn=512, layers=6).model_dump()
+    question = small_question(small_model(layers=6, moe=moe), gpus=8)
+    cut = experts_code(2, 4)
+    assert possible(question, rules.experts_stay_within_tensor_ranks, experts=cut, tp=4)
+    assert not possible(question, rules.experts_stay_within_tensor_ranks, experts=cut, tp=2)
+
+
+def test_shard_groups_fill_a_domain() -> None:
+    """Servers of 4: with tp 2 two ranks fill one; all 4 replicas are the plain code 0."""
+    space, none = space_of(EIGHT), ints(experts_code(1))
+
+    def good(tp: int, degree: int) -> bool:
+        return bool(space.groups_shards(ints(tp), ints(1), none, ints(sharding_code(1, degree)))[0])
+
+    assert good(2, 2)
+    assert not good(2, 4)
+    assert not good(1, 2)
+    asked = space_of(replace(EIGHT, fix={"shard_degree": 4}))
+    every, half = (ints(sharding_code(1, degree)) for degree in (0, 4))
+    assert asked.groups_shards(ints(2), ints(1), none, every)[0]  # 4 replicas are all there are
+    assert asked.groups_shards(ints(1), ints(1), none, half)[0]
+    assert not asked.groups_shards(ints(1), ints(1), none, every)[0]
+
+
+def test_context_kind_splits_heads() -> None:
+    """8 heads: Ulysses over tp x cp = 8, not 16; without cp a ring alone."""
+    space = space_of(EIGHT)
+
+    def good(tp: int, cp: int, kind: int) -> bool:
+        return bool(space.exchanges(ints(tp), ints(cp), ints(mode_code(0, kind)))[0])
+
+    assert good(2, 4, ULYSSES)
+    assert not good(4, 4, ULYSSES)
+    assert good(1, 1, RING)
+    assert not good(1, 1, ULYSSES)
 
 
 def test_tensor_divides_heads() -> None:
@@ -118,17 +175,20 @@ def test_every_stage_fits() -> None:
         batch=6,
         cluster=small_cluster(memory_gib=4.5),
     )
-    assert possible(question, fit, pp=6, tp=1, cp=1, zero_stage=1, recompute=2)
-    assert not possible(question, fit, pp=1, tp=1, cp=1, zero_stage=0, recompute=2)
+    assert possible(question, fit, pp=6, tp=1, cp=1, sharding=sharding_code(1), mode=mode_code(2))
+    assert not possible(
+        question, fit, pp=1, tp=1, cp=1, sharding=sharding_code(0), mode=mode_code(2)
+    )
 
 
 def test_fix_and_limits_shape_the_domains() -> None:
     fixed = replace(EIGHT, fix={"recompute": "full", "tp": 2})
-    assert space_of(fixed).values["recompute"] == (2,)
+    assert {mode(code).recompute for code in space_of(fixed).values["mode"]} == {2}
     assert space_of(fixed).values["tp"] == (2,)
     limited = replace(EIGHT, limits=(Limit("pp", "<=", 2), Limit("zero_stage", "!=", 0)))
     assert space_of(limited).values["pp"] == (1, 2)
-    assert space_of(limited).values["zero_stage"] == (1, 2, 3)
+    codes = space_of(limited).values["sharding"]
+    assert {sharding(code).zero_stage for code in codes} == {1, 2, 3}
 
 
 def test_a_stage_holds_a_layer() -> None:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from layoutopt.errors import InputError, InternalError, RuleError
+from layoutopt.optimizer.choices import experts_code, mode_code, sharding_code
 from layoutopt.optimizer.exhaustive import try_everything
 from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.program import build
@@ -145,9 +146,10 @@ def test_ties_beyond_counting_go_to_the_first(monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_proof_that_a_second_way_refutes_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     """A solver that proves too much must not pass unseen."""
-    slow = {**dict.fromkeys(AXES, 1), "tp": 4, "microbatches": 8, "recompute": 2}
+    codes = {"experts": experts_code(1), "sharding": sharding_code(1), "mode": mode_code(2)}
+    slow = {**dict.fromkeys(AXES, 1), **codes, "tp": 4, "microbatches": 8}
     nothing_else = Solved(proved=True, chosen=None, value=None, bound=None)
-    monkeypatch.setattr("layoutopt.optimizer.rounds.start_from", lambda space: slow)
+    monkeypatch.setattr("layoutopt.optimizer.rounds.start_from", lambda space, floors: slow)
     monkeypatch.setattr("layoutopt.optimizer.rounds.solve", lambda *args: nothing_else)
     with pytest.raises(InternalError, match="proved"):
         search(replace(PLAIN, fix={"axis_order": "tp-cp-ep-dp-pp"}))

@@ -17,7 +17,7 @@ from layoutopt.optimizer.floors import Floors, floors_of
 from layoutopt.optimizer.pricing import complete, price, row
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.score import entries, step_quanta
-from layoutopt.optimizer.space import Space, layout_of, space_of
+from layoutopt.optimizer.space import Space, chosen_of, layout_of, space_of
 from layoutopt.optimizer.tables import SHARE_OF_STEP, Tables, mesh, tables_of
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import FREE
@@ -47,7 +47,7 @@ def test_integer_steps_are_the_cost_models(name: str) -> None:
     allowed = clock.scale * tables.seconds(tables.delta)
     for chosen in sample(space):
         quanta = step_quanta(space, tables, chosen)
-        seconds = estimate(space.job, layout_of(space.job, chosen)).step.time_s
+        seconds = estimate(space.job, layout_of(space.question, chosen)).step.time_s
         assert clock.step_s(quanta) == pytest.approx(seconds, rel=1e-9, abs=allowed)
     least = int(floors_of(space, tables).shape.columns["step"].min())
     assert tables.delta <= 1.05 * SHARE_OF_STEP * least + 3
@@ -64,7 +64,10 @@ def test_floors_are_below_every_layout(name: str) -> None:
         floor = entries(floors.shape, chosen)["step"]
         floor += int(floors.layer_above[layers[tuple(chosen[a] for a in tables.layer.axes)]])
         floor += int(floors.shard_above[shards[tuple(chosen[a] for a in tables.shard.axes)]])
-        assert floor <= step_quanta(space, tables, chosen)
+        quanta = step_quanta(space, tables, chosen)
+        assert floor <= quanta
+        if estimate(space.job, layout_of(space.question, chosen)).memory.fits:
+            assert entries(floors.shape, chosen)["tight"] <= quanta
 
 
 @settings(
@@ -87,19 +90,18 @@ def test_shapes_that_are_called_too_full_never_fit(question: Question) -> None:
             "cp": layout.cp,
             "pp": layout.pp,
             "micro_batch": layout.micro_batch,
+            "experts": chosen_of(layout)["experts"],
         }
         place = int(np.flatnonzero((floors.shape.rows == list(chosen.values())).all(axis=1))[0])
-        code = ("none", "selective", "full").index(layout.recompute)
         full = [
-            floors.too_full.get(("recompute", code)),
-            floors.too_full.get(("zero_stage", layout.zero_stage)),
+            floors.too_full.get((axis, chosen_of(layout)[axis])) for axis in ("mode", "sharding")
         ]
         if any(flags is not None and flags[place] for flags in full):
             assert not estimate(question.job, layout).memory.fits
 
 
 def test_cuts_keep_whatever_is_within_them() -> None:
-    """No layout of at most the cut-off loses a row, and rows are cut at all."""
+    """No layout of at most the cut-off that fits loses a row, and rows are cut at all."""
     space = space_of(large("1T on 16,384"))
     tables = tables_of(space)
     floors = floors_of(space, tables)
@@ -109,7 +111,8 @@ def test_cuts_keep_whatever_is_within_them() -> None:
     kept, kept_floors = without_hopeless(tables, floors, most)
     assert _rows(kept, kept_floors) < _rows(tables, floors)
     for one, step in zip(chosen, steps, strict=True):
-        if step <= most:
+        fits = estimate(space.job, layout_of(space.question, one)).memory.fits
+        if step <= most and fits:
             for table in (kept.layer, kept.ends, kept.shard, kept_floors.shape):
                 entries(table, one)  # raises InternalError where the row is gone
 
@@ -120,8 +123,8 @@ def _rows(tables: Tables, floors: Floors) -> int:
 
 def test_a_mesh_lists_every_combination_once() -> None:
     space = space_of(large("405B on 6,000"))
-    rows = mesh(space, ("tp", "recompute"))
-    assert len(rows) == len(space.values["tp"]) * 3
+    rows = mesh(space, ("tp", "mode"))
+    assert len(rows) == len(space.values["tp"]) * len(space.values["mode"])
     assert len({tuple(r) for r in rows.tolist()}) == len(rows)
 
 
@@ -132,6 +135,6 @@ def test_arrays_and_single_layouts_are_priced_alike() -> None:
     columns = {axis: np.array([one[axis] for one in chosen]) for axis in chosen[0]}
     seconds, over = price(space, columns)
     for one, time_s, kib in zip(chosen, seconds.tolist(), over.tolist(), strict=True):
-        single = estimate(space.job, layout_of(space.job, one))
+        single = estimate(space.job, layout_of(space.question, one))
         assert time_s == pytest.approx(single.step.time_s, rel=1e-9)
         assert (kib == 0) == single.memory.fits

@@ -28,7 +28,11 @@ mend it, the rest being at 1, where every rule is mildest."""
 
 
 def refuse_impossible(
-    fixed: Mapping[str, int | str], job: Job, *, any_gpus: bool = False, any_batch: bool = False
+    fixed: Mapping[str, int | str | bool],
+    job: Job,
+    *,
+    any_gpus: bool = False,
+    any_batch: bool = False,
 ) -> None:
     """Raises RuleError where ``fixed`` alone excludes every layout of ``job``.
 
@@ -56,7 +60,7 @@ def refuse_impossible(
 
 
 def _refuse_product(
-    fixed: Mapping[str, int | str], axes: tuple[str, ...], total: int, option: str, unit: str
+    fixed: Mapping[str, int | str | bool], axes: tuple[str, ...], total: int, option: str, unit: str
 ) -> None:
     """The fixed ones of ``axes`` have to divide ``total``, and to be it when all are fixed."""
     shares = {axis: int(fixed[axis]) for axis in axes if axis in fixed}

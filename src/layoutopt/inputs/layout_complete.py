@@ -30,7 +30,7 @@ def complete_layout(given: Mapping[str, Any], job: Job, notebook: Notebook) -> L
     values["dp"] = _replicas(values, job.gpus, notebook)
     likely = default_layout_values(job.software, tp=values["tp"], pp=values["pp"])
     _fill_batch(values, job.training.global_batch, likely, notebook)
-    for key in ("zero_stage", "recompute", "sequence_parallel", "reshard"):
+    for key in ("zero_stage", "recompute", "sequence_parallel", "reshard", "cp_kind"):
         if key not in values:
             values[key] = getattr(likely, key)
             notebook.fill(f"layout.{key}", values[key], likely.reasons[key])

@@ -8,13 +8,12 @@ from dataclasses import fields
 from itertools import groupby
 from typing import Any
 
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.errors import InputError
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_GPUS, read_count
 from layoutopt.inputs.words import choice
 from layoutopt.nearest import did_you_mean, nearest_names
 
-CP_KINDS = ("ring", "all_gather", "ulysses")
 SCHEDULES = ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-2p", "zbv")
 AXIS_ORDER = ("tp", "cp", "ep", "dp", "pp")
 MOST_STAGES = 100_000
@@ -139,7 +138,8 @@ def _zero_stage(word: object, field: str) -> int:
     return read_count(word, field, least=0, most=3)
 
 
-def _flag(word: object, field: str) -> bool:
+def read_flag(word: object, field: str) -> bool:
+    """true or false, as words or as JSON."""
     if isinstance(word, bool):
         return word
     return choice(str(word), field, _TRUE + _FALSE) in _TRUE
@@ -225,9 +225,11 @@ _READERS: dict[str, Callable[[object, str], Any]] = {
     "microbatches": _batch,
     "zero_stage": _zero_stage,
     "shard_degree": _degree,
-    "reshard": _flag,
+    "reshard": read_flag,
+    "offload_optimizer": read_flag,
     "recompute": _recompute,
-    "sequence_parallel": _flag,
+    "offload_activations": read_flag,
+    "sequence_parallel": read_flag,
     "cp_kind": _one_of(CP_KINDS),
     "schedule": _one_of(SCHEDULES),
     "layers_per_stage": _stages,

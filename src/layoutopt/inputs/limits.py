@@ -7,18 +7,26 @@ import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, cast
 
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.placement import PRICED
 from layoutopt.errors import InputError
-from layoutopt.inputs.layout_text import refuse_key, split_pairs
+from layoutopt.inputs.layout_text import read_flag, refuse_key, split_pairs
 from layoutopt.inputs.numbers import MOST_BATCH, read_count
 from layoutopt.inputs.pipeline import PIPELINE_KEYS
 from layoutopt.inputs.words import choice
-from layoutopt.optimizer.question import AXES, Limit
+from layoutopt.optimizer.question import KEYS, Limit
 
-_LIMITED = tuple(axis for axis in AXES if axis != "recompute")
-FIXED = (*AXES, "axis_order")
+_WORDS: dict[str, tuple[str, ...]] = {
+    "recompute": RECOMPUTE,
+    "cp_kind": CP_KINDS,
+    "axis_order": PRICED,
+}
+_FLAGS = ("reshard", "offload_optimizer", "offload_activations", "sequence_parallel")
+_LIMITED = tuple(key for key in KEYS if key not in (*_WORDS, *_FLAGS))
+FIXED = (*KEYS, "axis_order")
 _LIMIT = re.compile(r"\s*(\w+)\s*(<=|>=|==|!=|<|>|=)\s*(\S+)\s*\Z", re.ASCII)
+Fixed = int | str | bool
+"""A value that a key is fixed to."""
 _HOLDS: dict[str, Callable[[int, int], bool]] = {
     "<=": operator.le,
     ">=": operator.ge,
@@ -29,9 +37,9 @@ _HOLDS: dict[str, Callable[[int, int], bool]] = {
 }
 
 
-def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str, int | str]:
+def read_fix(value: str | Iterable[str] | Mapping[str, Any] | None) -> dict[str, Fixed]:
     """Axes that are fixed, with their values."""
-    fixed: dict[str, int | str] = {}
+    fixed: dict[str, Fixed] = {}
     for axis, word in fix_pairs(value).items():
         if axis not in (*FIXED, *PIPELINE_KEYS):
             raise refuse_key(axis, (*FIXED, *PIPELINE_KEYS), "fix")
@@ -57,7 +65,7 @@ def read_limits(value: str | Iterable[str] | None) -> tuple[Limit, ...]:
     return tuple(_read_limit(part) for part in parts)
 
 
-def refuse_contradictions(fixed: Mapping[str, int | str], limits: tuple[Limit, ...]) -> None:
+def refuse_contradictions(fixed: Mapping[str, Fixed], limits: tuple[Limit, ...]) -> None:
     """Raises InputError where a fixed axis breaks a limit, or two limits leave nothing."""
     for limit in limits:
         value = fixed.get(limit.axis)
@@ -73,16 +81,21 @@ def refuse_contradictions(fixed: Mapping[str, int | str], limits: tuple[Limit, .
 
 
 def outside(
-    layout: Layout, fixed: Mapping[str, int | str], limits: tuple[Limit, ...]
+    layout: Layout, fixed: Mapping[str, Fixed], limits: tuple[Limit, ...]
 ) -> tuple[str, ...]:
     """The fixed values and limits that ``layout`` does not keep to, as they were written."""
-    other = [
-        f"fix {axis}={value}" for axis, value in fixed.items() if getattr(layout, axis) != value
-    ]
+    other = [f"fix {axis}={value}" for axis, value in fixed.items() if _said(layout, axis) != value]
     broken = (
-        limit for limit in limits if not _HOLDS[limit.op](getattr(layout, limit.axis), limit.bound)
+        limit for limit in limits if not _HOLDS[limit.op](_said(layout, limit.axis), limit.bound)
     )
     return (*other, *(f"limit {limit_text(limit)}" for limit in broken))
+
+
+def _said(layout: Layout, key: str) -> Any:
+    """What the layout says of a key; shards over all replicas are as many as those."""
+    if key == "shard_degree":
+        return layout.shard_degree or layout.dp * layout.cp
+    return getattr(layout, key)
 
 
 def limit_text(limit: Limit) -> str:
@@ -105,12 +118,12 @@ def _read_limit(part: str) -> Limit:
     return Limit(axis, op, read_count(bound, f"limit.{axis}", least=0, most=MOST_BATCH))
 
 
-def _axis_value(axis: str, word: object) -> int | str:
+def _axis_value(axis: str, word: object) -> Fixed:
     field = f"fix.{axis}"
-    if axis == "recompute":
-        return choice(str(word), field, RECOMPUTE)
-    if axis == "axis_order":
-        return choice(str(word), field, PRICED)
+    if axis in _WORDS:
+        return choice(str(word), field, _WORDS[axis])
+    if axis in _FLAGS:
+        return read_flag(word, field)
     if axis == "zero_stage":
         return read_count(word, field, least=0, most=3)
     return read_count(word, field, most=MOST_BATCH)

@@ -43,7 +43,8 @@ def layout_line(layout: Layout) -> str:
     parts += [f"{axis}={degree}" for axis, degree in inner.items() if degree > 1]
     parts += [f"micro_batch={layout.micro_batch}", f"microbatches={layout.microbatches}"]
     parts += [f"zero_stage={layout.zero_stage}", f"recompute={recompute_text(layout)}"]
-    for name in ("shard_degree", "reshard", "cp_kind", "axis_order"):
+    flags = ("offload_optimizer", "offload_activations")
+    for name in ("shard_degree", "reshard", *flags, "cp_kind", "axis_order"):
         if getattr(layout, name) != getattr(_USUAL, name):
             parts.append(f"{name}={str(getattr(layout, name)).lower()}")
     if layout.schedule not in ("1f1b", "interleaved"):

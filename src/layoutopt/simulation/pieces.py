@@ -13,7 +13,7 @@ from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.axes import NONE, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, is_v, places
@@ -137,7 +137,7 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
         code,
         etp=axes.etp,
         sp=flags,
-        cp_kind=layout.cp_kind,
+        cp_kind=CP_KINDS.index(layout.cp_kind),
     )
     weight = weight_gradient_s(job, axes, _one(cost.compute.backward))
     parts = ("tp_comm", "cp_comm", "ep_comm")

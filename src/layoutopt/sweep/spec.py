@@ -23,7 +23,7 @@ from layoutopt.errors import InputError, ProfileError
 from layoutopt.hardware_profiles.reading import parse_yaml, read_file
 from layoutopt.inputs.options import SOLVE_OPTIONS
 from layoutopt.nearest import did_you_mean, nearest_names
-from layoutopt.optimizer.question import AXES
+from layoutopt.optimizer.question import KEYS
 from layoutopt.sweep.condition import Condition, parse
 from layoutopt.sweep.values import PerGpu, read_values
 
@@ -32,7 +32,7 @@ FIX = "fix."
 _NOT_OF_A_ROW = ("workers", "why_not", "top", "pareto", "sensitivity")
 OPTIONS = tuple(name for name in SOLVE_OPTIONS if name not in _NOT_OF_A_ROW)
 """Options of ``solve`` that a sweep can vary or fix; the rest does not change an answer's row."""
-NAMES = (*OPTIONS, *(FIX + axis for axis in AXES))
+NAMES = (*OPTIONS, *(FIX + axis for axis in KEYS))
 """The same with the axes that ``--fix`` takes, one by one: ``fix.tp``."""
 
 

@@ -345,7 +345,9 @@ def _schedule(record: Record) -> Literal["1f1b", "interleaved", "gpipe", "zb-h1"
 
 def _with_defaults(layout: Layout, record: Record, software: Software, filled: list[str]) -> Layout:
     defaults = default_layout_values(software, tp=layout.tp, pp=layout.pp)
-    values: dict[str, Any] = {"reshard": defaults.reshard}
+    values: dict[str, Any] = {"reshard": defaults.reshard, "cp_kind": defaults.cp_kind}
+    if layout.cp > 1 and defaults.cp_kind != layout.cp_kind:
+        filled.append(f"layout.cp_kind = {defaults.cp_kind}: {defaults.reasons['cp_kind']}")
     for key in ("zero_stage", "recompute", "sequence_parallel"):
         values[key] = record.layout.get(key)
         if values[key] is None:
