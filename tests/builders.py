@@ -198,7 +198,7 @@ def extended(draw: st.DrawFn, lifted: str) -> Question:
     servers, with the axes that it does not touch held fast."""
     moe = lifted == "expert_tensor"
     model = draw(mixtures() if moe else models())
-    gpus = draw(st.sampled_from((4, 6, 8, 8, 12)))
+    gpus = draw(st.sampled_from((4, 4, 6, 8)))
     cluster = small_cluster(
         memory_gib=64.0,
         per_node=draw(st.sampled_from((2, 4))),
@@ -206,9 +206,10 @@ def extended(draw: st.DrawFn, lifted: str) -> Question:
     )
     length = draw(st.sampled_from((768, 2048, 8192, 65536)))
     framework = "torchtitan" if draw(st.integers(0, 3)) == 3 and not moe else "generic"
-    question = small_question(model, gpus, gpus, length, cluster, framework)
-    question = _told(question, lifted)
+    batch = gpus // draw(st.sampled_from((1, 2)))
+    question = _told(small_question(model, gpus, batch, length, cluster, framework), lifted)
     fix: dict[str, int | str | bool] = {"recompute": draw(st.sampled_from(("none", "full")))}
+    fix["vpp"] = 1
     if lifted != "cp_kinds":
         fix["cp"] = 1
     if lifted in ("cp_kinds", "expert_tensor"):
