@@ -44,6 +44,10 @@ def _unread(job: Job, layout: Layout) -> bool:
     return layout.axis_order not in PRICED or job.model.mtp_layers > 0
 
 
+def _offloads(job: Job, layout: Layout) -> bool:
+    return layout.offload_optimizer or layout.offload_activations
+
+
 def _under_limit(job: Job, layout: Layout) -> bool:
     watts = job.cluster.gpu.watts
     return watts is not None and watts < machine(job).reach.watts
@@ -259,6 +263,16 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
             checked_by="tests/costmodel/test_mixed.py, a pipeline by hand",
         ),
         lambda job, layout: layout.pools_per_stage is not None,
+    ),
+    (
+        Assumption(
+            "A21",
+            "Copies between device and host reach four fifths of their link and disturb nothing "
+            "else; offload may fill four fifths of the host's memory.",
+            breaks="network adapters behind the same switch as the device, busy data loaders",
+            checked_by="tests/costmodel/test_offload.py, by hand; no measured run offloads",
+        ),
+        _offloads,
     ),
 )
 

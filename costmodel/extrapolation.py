@@ -37,6 +37,8 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
             f"tp {layout.tp} leaves the scale-up domain of {domain} GPUs: few such runs are "
             "measured, and all of them were slow"
         )
+    if layout.offload_optimizer or layout.offload_activations:
+        yield "offload to host memory: no measured run stands behind its price (A21)"
     if job.training.precision == "fp32":
         yield "fp32: activations are counted in 2 bytes, as in mixed precision, but take twice that"
 

@@ -21,14 +21,14 @@ from layoutopt.hardware_profiles.hosts import host_of
 from layoutopt.units import KIB
 
 LINK_SHARE = 0.8
-"""Of the link's rate that large pinned copies reach: packet overhead and flow control (A20)."""
+"""Of the link's rate that large pinned copies reach: packet overhead and flow control (A21)."""
 ADAM_SHARE = 0.45
 """Of the host's memory bandwidth that Adam on the processor reaches. Source: Ren et al. 2021,
 table 4: 10 billion parameters in 2.57 s, at 30 bytes each 117 GB/s, on two Xeon 8168 with 256 GB/s.
 """
 MEMORY_SHARE = 0.8
 """Of the host's memory that offload may fill: the system, data loaders and checkpoints need the
-rest (A20)."""
+rest (A21)."""
 PARKED_LAYERS = 2
 """Layers whose saved activations are on the device all the same: one leaving, one arriving."""
 
