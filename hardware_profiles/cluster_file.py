@@ -19,16 +19,12 @@ from layoutopt.hardware_profiles.gpu_file import read_gpu
 from layoutopt.hardware_profiles.hosts import read_host
 from layoutopt.hardware_profiles.reading import Fields
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Level, Storage
-
-_LATER = ("switches",)
+from layoutopt.hardware_profiles.switch_file import check_levels, read_switches, tiers
 
 
 def read_cluster(data: dict[str, Any], where: str) -> Cluster:
     """The cluster that ``data`` describes; figures it leaves out are listed in ``filled``."""
     fields = Fields(data, where)
-    for key in _LATER:
-        if key in data:
-            raise fields.error(key, "is not read by this version: no switch map")
     return _mixed(fields) if "pools" in data else _uniform(fields, fields.text("name") or where)
 
 
@@ -74,6 +70,8 @@ def _pool(fields: Fields, storage: Storage, failures: float | None) -> Cluster:
         raise fields.error("name", f"{name[:40]!r} is not letters, digits, -, _ and .", value=name)
     for key in ("nodes", "gpu"):
         fields.take(key, required=True)
+    if fields.has("switches"):
+        raise fields.error("switches", "are not read in a pool: its nodes are neighbours")
     if fields.has("storage"):
         raise fields.error("storage", "is shared: it stands beside pools, not in one of them")
     shared: dict[str, object] = {"storage": storage}
@@ -110,15 +108,27 @@ def _uniform(fields: Fields, name: str) -> Cluster:
     gpu = _gpu(fields, levels)
     per_node = _gpus_per_node(fields, gpu, filled)
     nodes = _count(fields, "nodes")
+    switches = read_switches(fields) if "switches" in data else ()
+    if switches:
+        listed = sum(len(one.all_nodes) for one in switches)
+        if nodes not in (None, listed):
+            raise fields.error(
+                "nodes", f"is {nodes}, but the switches list {listed}", (listed,), nodes
+            )
+        nodes = listed
     source = fields.text("source")
     if isinstance(data.get("gpu"), dict):
         gpu = gpu.model_copy(update={"gpus_per_node": per_node})
+    wired = _levels(fields, levels, gpu, per_node, nodes, filled, one_size=bool(switches))
+    if switches:
+        check_levels(fields, wired, per_node, tiers(switches))
     cluster = Cluster(
         name=name,
         gpu=gpu,
         gpus_per_node=per_node,
         nodes=nodes,
-        levels=_levels(fields, levels, gpu, per_node, nodes, filled),
+        levels=wired,
+        switches=switches,
         storage=_storage(fields, filled),
         failures_per_gpu_hour=_failures(fields, filled),
         detect_s=fields.figure("detection", reading.RECOVERY),
@@ -180,7 +190,10 @@ def _levels(
     per_node: int,
     nodes: int | None,
     filled: list[Filled],
+    *,
+    one_size: bool = False,
 ) -> tuple[Level, ...]:
+    """``one_size``: levels beyond the innermost may leave out ``gpus``: switches tell."""
     total = nodes * per_node if nodes else MAX_GPUS
     if not given:
         inner = scale_up_levels(gpu, per_node, gpu.link_domain_gpus)
@@ -190,7 +203,7 @@ def _levels(
         filled.append(Filled(option="levels", value=value, reason=reason))
         return (*inner, outer)
     levels = [
-        _level(one, n, total if n == len(given) - 1 else None, gpu, filled)
+        _level(one, n, total if n == len(given) - 1 or (one_size and n) else None, gpu, filled)
         for n, one in enumerate(given)
     ]
     _check_sizes(fields, levels, per_node, nodes)

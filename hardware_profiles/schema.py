@@ -134,6 +134,19 @@ class Filled(Frozen):
     reason: str
 
 
+class Switch(Frozen):
+    """A switch of a scheduler's fragment: what hangs on it is listed, nodes or other switches."""
+
+    name: str
+    nodes: tuple[str, ...] = ()
+    switches: tuple[Switch, ...] = ()
+
+    @property
+    def all_nodes(self) -> tuple[str, ...]:
+        """Every node below it, in order."""
+        return self.nodes + tuple(n for one in self.switches for n in one.all_nodes)
+
+
 class Cluster(Frozen):
     """A machine to train on. ``levels`` run from inner to outer; the last one spans the cluster."""
 
@@ -158,6 +171,8 @@ class Cluster(Frozen):
     """Defaults that were taken, in the order of the fields."""
     pools: tuple[Cluster, ...] = ()
     """Parts with a GPU type each; the fields above are then those of the first one."""
+    switches: tuple[Switch, ...] = ()
+    """The nodes that there are, under the switches that they hang on; () where any will do."""
     pool_link: Level | None = None
     """Between pools, per GPU; where there are several."""
 

@@ -10,6 +10,7 @@ from layoutopt.errors import InternalError
 from layoutopt.optimizer import ways
 from layoutopt.optimizer.counts import Case, Counts, batched, cases_of, no_count, run_value
 from layoutopt.optimizer.misses import limit_misses, memory_misses
+from layoutopt.optimizer.node_map import placed_in_words, placement_of
 from layoutopt.optimizer.outcome import CountsReport, Miss, Outcome, SearchReport, Status
 from layoutopt.optimizer.pareto import front
 from layoutopt.optimizer.question import Budget, Question
@@ -40,13 +41,16 @@ def search_counts(question: Question, budget: Budget | None = None) -> Outcome:
         raise InternalError(f"the best run, on {best.case.gpus} GPUs, was not kept")
     outcome = concluded(budget, best.rounds, best.ended, began)
     tally = _counts_report(question, cases, counts, whole)
-    report = replace(report, counts=tally, wall_s=time.monotonic() - began)
+    job, plan = best.case.space.job, best.best
+    place = placement_of(job, plan.layout) if job.cluster.switches and plan else None
+    told = (*outcome.explain, _sentence(tally)) if tally else outcome.explain
     return replace(
         outcome,
         status=status,
-        search=report,
-        job=best.case.space.job,
-        explain=(*outcome.explain, _sentence(tally)),
+        search=replace(report, counts=tally, wall_s=time.monotonic() - began),
+        job=job,
+        explain=(*told, *(placed_in_words(place, job) if place else ())),
+        placement=place,
         pareto=points,
     )
 
@@ -100,7 +104,10 @@ def _in_unit(question: Question, value: float) -> float:
 
 def _counts_report(
     question: Question, cases: list[Case], counts: Counts, whole: bool | None
-) -> CountsReport:
+) -> CountsReport | None:
+    """None where neither count nor batch was left open: on a fragment."""
+    if question.counts is None and question.batches is None:
+        return None
     least, most = question.range
     node = question.job.cluster.gpus_per_node
     batches = batched(question) if question.batches else ()

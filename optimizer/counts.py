@@ -17,6 +17,7 @@ import numpy as np
 from layoutopt.costmodel.axes import ints
 from layoutopt.costmodel.critical import at_batch
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.fragments import Chunks, best_chunks, node_count, placed
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.costmodel.rules import divisors
 from layoutopt.errors import InternalError, RuleError
@@ -38,8 +39,8 @@ _OUTSIDE = 200
 _ODD = 15
 """Batches that are tried are an odd number up to this times a power of two: 13% apart at most."""
 
-Key = tuple[int, int]
-"""GPU count and global batch."""
+Key = tuple[int, ...]
+"""GPU count, global batch and, on a fragment, the chunks in which its nodes stand."""
 
 
 @dataclass(frozen=True)
@@ -50,6 +51,7 @@ class Case:
     candidates: int
     """Legal layouts, in every order of the axes."""
     least_wall_s: float
+    chunks: Chunks = ()
 
     @property
     def question(self) -> Question:
@@ -64,7 +66,7 @@ class Case:
     @property
     def key(self) -> Key:
         """GPU count and batch."""
-        return self.gpus, self.space.job.training.global_batch
+        return (self.gpus, self.space.job.training.global_batch, *self.chunks)
 
     @property
     def limit_s(self) -> float:
@@ -97,16 +99,28 @@ class Case:
 
 def cases_of(question: Question) -> list[Case]:
     """Counts and batches of the ranges that have a legal layout, rising."""
-    found = []
+    found: list[Case] = []
     for batch in batched(question):
         at = with_batch(question, batch)
         work = least_gpu_seconds(at.job)
         for gpus in _possible(at):
             job = replace(at.job, gpus=gpus)
-            space = orders.first_space(replace(at, job=job, counts=None))
-            if space is not None:
-                found.append(Case(space, orders.candidates_of(space), least_wall_s(job, work)))
+            found += _cases_at(replace(at, job=job, counts=None), least_wall_s(job, work))
     return sorted(found, key=lambda case: case.key)
+
+
+def _cases_at(question: Question, least: float) -> Iterator[Case]:
+    """One count: a case, or on a fragment one for each way in which its nodes may stand."""
+    job = question.job
+    ways = best_chunks(job.cluster, node_count(job)) if job.cluster.switches else ((),)
+    count = 0
+    for chunks in ways:
+        here = replace(question, job=placed(job, chunks) if job.cluster.switches else job)
+        space = orders.first_space(here)
+        if space is None:
+            return
+        count = count or orders.candidates_of(space)
+        yield Case(space, count, least, chunks)
 
 
 def with_batch(question: Question, batch: int) -> Question:

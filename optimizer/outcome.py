@@ -8,6 +8,7 @@ from enum import StrEnum
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
+from layoutopt.optimizer.node_map import Placement
 
 
 class Status(StrEnum):
@@ -101,5 +102,7 @@ class Outcome:
     explain: tuple[str, ...] = ()
     job: Job | None = None
     """The job with the GPU count and the batch that were chosen; None: they were given."""
+    placement: Placement | None = None
+    """Which nodes hold which ranks, on a scheduler's fragment."""
     pareto: tuple[Estimate, ...] = ()
     """The best run of each GPU count that no other count beats in both time and cost."""

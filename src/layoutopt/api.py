@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -112,6 +113,7 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         search=outcome.search,
         alternatives=outcome.alternatives,
         misses=outcome.misses,
+        placement=outcome.placement,
         explain=explain,
         why_not=_why_not(request, plan),
         pareto=outcome.pareto if request.question.pareto else None,
@@ -140,7 +142,9 @@ def _sensitivity(request: SolveRequest, plan: Estimate | None) -> tuple[Worth, .
 
 def _search(request: SolveRequest) -> Outcome:
     # Late: a bad request is answered without the solver.
-    if request.question.counts is not None or request.question.batches is not None:
+    question = request.question
+    ranged = question.counts is not None or question.batches is not None
+    if ranged or question.job.cluster.switches:
         from layoutopt.optimizer.choose import search_counts
 
         return search_counts(request.question, request.budget)
@@ -152,8 +156,10 @@ def _search(request: SolveRequest) -> Outcome:
 def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     """``estimate`` for options from anywhere; ``-`` reads ``stdin``."""
     from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.costmodel.fragments import best_place
     from layoutopt.inputs.request import read_estimate as read_request
     from layoutopt.launchers.reading.asked import options_of_launch
+    from layoutopt.optimizer.node_map import placement_of
     from layoutopt.report.answer import Answer
     from layoutopt.report.reading import read_estimate
     from layoutopt.report.sensitivity import batch_sentence
@@ -162,12 +168,15 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     options, read = options_of_launch(options, stdin) if launched else (options, "")
     request = read_request(options, stdin)
     refuse_broken(request.job, request.layout)
-    plan = price(request.job, request.layout)
-    sentences = (*read_estimate(plan), batch_sentence(request.job, plan))
+    job = best_place(request.job, request.layout)
+    request = replace(request, job=job)
+    plan = price(job, request.layout)
+    sentences = (*read_estimate(plan), batch_sentence(job, plan))
     return Answer(
         status="given",
         request=request,
         plan=plan,
+        placement=placement_of(job, request.layout) if job.cluster.switches else None,
         explain=(read, *sentences) if launched else sentences,
         best=_best_beside(request.job, plan) if launched else None,
         degraded=_degraded(options, request.job, plan),

@@ -63,7 +63,8 @@ class AskedOfSolve:
 
     def question(self, job: Job, notebook: Notebook) -> Question:
         """The question about ``job``."""
-        options, ranged = self._options, self._counts is not None
+        options = self._options
+        ranged = bool(self._counts or self._of_fragment(job.cluster))
         batched = self._batches is not None
         refuse_impossible(self._fixed, job, any_gpus=ranged, any_batch=batched)
         critical = self._critical(job, notebook)
@@ -88,7 +89,7 @@ class AskedOfSolve:
             deadline_s=late,
             budget_usd=_read_dollars(options.get("budget"), job.cluster),
             max_power_w=_read_power(options.get("max_power"), job.cluster),
-            counts=self._counts,
+            counts=self._counts or self._of_fragment(job.cluster),
             batches=self._batches,
             critical_tokens=critical,
             pareto=pareto,
@@ -96,6 +97,12 @@ class AskedOfSolve:
             top=top,
             pipeline=pipeline,
         )
+
+    def _of_fragment(self, cluster: Cluster) -> tuple[int, int] | None:
+        """Of a list of nodes fewer may be taken, where no count was asked for."""
+        if not cluster.switches or self._options.get("gpus") is not None:
+            return None
+        return cluster.gpus_per_node, cluster.all_gpus or 0
 
     def _critical(self, job: Job, notebook: Notebook) -> float:
         """The critical batch in tokens: given, or a default where batches are compared."""

@@ -96,7 +96,7 @@ class SolveRequest(Request):
         """The request with the GPU count and batch that were chosen; itself without any."""
         if job is None:
             return self
-        job = replace(self.job, gpus=job.gpus, training=job.training)
+        job = replace(self.job, gpus=job.gpus, training=job.training, cluster=job.cluster)
         return replace(self, job=job, question=replace(self.question, job=job))
 
 

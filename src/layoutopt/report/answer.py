@@ -9,10 +9,12 @@ from layoutopt.costmodel.elastic import Degraded
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import BREAKDOWN, Checkpoint, Estimate, Memory, Run, StepTime
 from layoutopt.inputs.request import Request
+from layoutopt.optimizer.node_map import Placement
 from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
 from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.report import plan_json
 from layoutopt.report.guard import plain
+from layoutopt.report.placement import placement_json
 from layoutopt.report.saving import degraded_json
 from layoutopt.report.uncertainty import uncertainty
 
@@ -61,6 +63,8 @@ class Answer:
     """The front of wall time against cost over GPU counts; None: it was not asked for."""
     sensitivity: tuple[Worth, ...] | None = None
     """What a better machine would be worth; None: it was not asked for."""
+    placement: Placement | None = None
+    """Which nodes hold which ranks; None: the cluster file lists no nodes."""
     best: Best | None = None
     """Beside a launch that was read: the best layout of its job."""
     degraded: Degraded | None = None
@@ -120,6 +124,8 @@ class Answer:
             "assumptions": self.plan.assumptions if self.plan else (),
             "warnings": self.warnings,
         }
+        if self.placement is not None:
+            entry["placement"] = placement_json(self.placement)
         if self.pareto is not None:
             entry["pareto"] = [plan_json.point_json(one, job) for one in self.pareto]
         if self.sensitivity is not None:

@@ -14,6 +14,7 @@ from layoutopt.report.answer import Answer, Best, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
 from layoutopt.report.front import front_part, worth_part
 from layoutopt.report.misses import misses_part
+from layoutopt.report.placement import placement_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
 from layoutopt.report.saving import checkpoint_rows, degraded_rows
@@ -32,7 +33,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
         items += _failures_part(answer, answer.plan)
     if answer.misses:
         items += misses_part(answer)
-    items += front_part(answer) + worth_part(answer)
+    items += front_part(answer) + worth_part(answer) + placement_part(answer)
     items += _sentences("Why", answer.explain)
     items += _best_part(answer.best) + _why_not_part(answer.why_not) + _alternatives_part(answer)
     items += _filled_part(answer)
