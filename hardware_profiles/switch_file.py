@@ -31,9 +31,7 @@ def read_switches(fields: Fields) -> tuple[Switch, ...]:
     _refuse_twice(fields, below)
     roots = [name for name in below if not any(name in names for names in below.values())]
     found = tuple(_switch(fields, name, below) for name in roots)
-    if not roots or sum(len(one.all_nodes) for one in found) != sum(
-        name not in below for names in below.values() for name in names
-    ):
+    if sum(_count(one) for one in found) < len(below):
         raise fields.error("switches", "hang on one another in a circle")
     depths = {depth for one in found for depth in _depths(one)}
     if len(depths) != 1:
@@ -134,6 +132,10 @@ def _switch(fields: Fields, name: str, below: dict[str, list[str]]) -> Switch:
         nodes=() if inner else tuple(names),
         switches=tuple(_switch(fields, one, below) for one in inner),
     )
+
+
+def _count(switch: Switch) -> int:
+    return 1 + sum(_count(one) for one in switch.switches)
 
 
 def _depths(switch: Switch) -> set[int]:

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from layoutopt.errors import InternalError
 from layoutopt.optimizer import ways
-from layoutopt.optimizer.counts import Case, Counts, batched, cases_of, no_count, run_value
+from layoutopt.optimizer.counts import Case, Counts, Key, batched, cases_of, no_count, run_value
 from layoutopt.optimizer.misses import limit_misses, memory_misses
 from layoutopt.optimizer.node_map import placed_in_words, placement_of
 from layoutopt.optimizer.outcome import CountsReport, Miss, Outcome, SearchReport, Status
@@ -111,7 +111,13 @@ def _counts_report(
     least, most = question.range
     node = question.job.cluster.gpus_per_node
     batches = batched(question) if question.batches else ()
-    return CountsReport(least, most, node, len(cases), len(counts.searched), batches, whole)
+    # On a fragment a count has a case for each way in which its nodes may stand.
+    legal, searched = ({key[:2] for key in keys} for keys in _keys(cases, counts))
+    return CountsReport(least, most, node, len(legal), len(searched), batches, whole)
+
+
+def _keys(cases: list[Case], counts: Counts) -> tuple[list[Key], list[Key]]:
+    return [case.key for case in cases], list(counts.searched)
 
 
 def _without_plan(

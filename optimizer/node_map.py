@@ -1,14 +1,15 @@
 """Which nodes hold which ranks: blocks of neighbours (stages, or whole pipelines) under switches.
 
 The chunks are decided with the layout (costmodel.fragments); they leave open which switch each
-chunk takes. CP-SAT leaves as many blocks as possible whole under one switch, tier by tier from the
-outside in, and then lets them touch as few switches as possible.
+chunk takes. As many blocks as possible stay whole under one switch, tier by tier from the outside
+in, and CP-SAT lets the others touch as few switches as possible.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from math import gcd
 
 from layoutopt.costmodel.fragments import Chunks, chunks_of, held, node_count, roots
@@ -17,8 +18,9 @@ from layoutopt.costmodel.layout import PIPELINE_INSIDE, Layout
 from layoutopt.errors import InternalError
 from layoutopt.hardware_profiles.schema import Switch
 
-SECONDS = 5.0
-"""For one tier under one switch; the map is as valid without the proof, and moves no figure."""
+EFFORT = 1.0
+"""CP-SAT's deterministic time for one tier under one switch, a few seconds. A map without the proof
+is as valid, and no figure depends on it."""
 _MOST_CELLS = 20_000
 """Blocks times switches up to which the solver is asked; beyond it switches are filled in turn."""
 
@@ -45,7 +47,7 @@ class Placement:
     stages: tuple[StagePlace, ...]
     unused: tuple[str, ...]
     proved: bool
-    """No other map in such chunks leaves more blocks whole under one switch."""
+    """No other map in such chunks leaves more blocks whole, or cuts the others less."""
 
 
 def placement_of(job: Job, layout: Layout) -> Placement:
@@ -112,47 +114,67 @@ def _pieces(chunks: int, size: int) -> list[int]:
 
 
 def assign(blocks: list[int], room: list[int]) -> tuple[list[list[int]], bool]:
-    """Chunks of each block on each switch, and whether no assignment leaves more blocks whole.
+    """Chunks of each block on each switch; and whether it is proved that none is better.
 
-    Most whole blocks first, then fewest switches touched. Equal blocks are interchangeable, and so
-    are equal switches: the first in order takes no fewer.
+    As many blocks as the switches can hold whole stay whole: a count that needs no search. Which
+    switches they take, CP-SAT decides: so that the others touch as few switches as possible.
     """
-    if len(blocks) * len(room) > _MOST_CELLS or all(size == 1 for size in blocks):
-        return _in_turn(blocks, room), all(size == 1 for size in blocks)
+    size = max(blocks, default=1)
+    equal = [n for n, one in enumerate(blocks) if one == size]
+    most = [free // size for free in room]
+    whole = min(len(equal), sum(most))
+    cut = [n for n in range(len(blocks)) if n not in set(equal[:whole])]
+    stay, takes, proved = _around(whole, most, [blocks[n] for n in cut], room, size)
+    found = [[0] * len(room) for _ in blocks]
+    homes = [n for n, some in enumerate(stay) for _ in range(some)]
+    for block, home in zip(equal, homes, strict=False):
+        found[block][home] = size
+    for block, take in zip(cut, takes, strict=True):
+        found[block] = take
+    return found, proved
+
+
+def _around(
+    whole: int, most: list[int], cut: list[int], room: list[int], size: int
+) -> tuple[list[int], list[list[int]], bool]:
+    """Whole blocks on each switch, and the chunks there of those that are cut."""
+    start = _in_turn([size] * whole, room)
+    stay = [sum(take[n] for take in start) // size for n in range(len(room))]
+    left = [free - size * some for free, some in zip(room, stay, strict=True)]
+    takes = _in_turn(cut, left)
+    if not cut or len(cut) * len(room) > _MOST_CELLS:
+        return stay, takes, not cut
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    take = [[model.new_int_var(0, min(size, r), "") for r in room] for size in blocks]
-    touch = [[model.new_bool_var("") for _ in room] for _ in blocks]
-    for size, row, marks in zip(blocks, take, touch, strict=True):
-        model.add(sum(row) == size)
+    kept = [model.new_int_var(0, some, "") for some in most]
+    model.add(sum(kept) == whole)
+    take = [[model.new_int_var(0, min(one, free), "") for free in room] for one in cut]
+    touch = [[model.new_bool_var("") for _ in room] for _ in cut]
+    for one, row, marks in zip(cut, take, touch, strict=True):
+        model.add(sum(row) == one)
         for some, mark in zip(row, marks, strict=True):
-            model.add(some <= size * mark)
-    for n, most in enumerate(room):
-        model.add(sum(row[n] for row in take) <= most)
-    whole = [model.new_bool_var("") for _ in blocks]
-    for one, marks in zip(whole, touch, strict=True):
-        model.add(sum(marks) <= 1 + (len(room) - 1) * (1 - one))
-    for a, b in zip(range(len(blocks)), range(1, len(blocks)), strict=False):
-        if blocks[a] == blocks[b]:
-            model.add(whole[a] >= whole[b])
-    # What fits whole under the switches bounds what can be whole at all.
-    size = blocks[0]
-    model.add(sum(whole[: len(blocks)]) <= sum(r // min(blocks) for r in room))
-    touches = sum(mark for marks in touch for mark in marks)
-    model.minimize(touches - (size * len(room) + 1) * len(blocks) * sum(whole))
+            model.add(some <= one * mark)
+    for n, free in enumerate(room):
+        model.add(size * kept[n] + sum(row[n] for row in take) <= free)
+    # Equal blocks are interchangeable: those that touch more come later.
+    for a, b in pairwise(range(len(cut))):
+        if cut[a] == cut[b]:
+            model.add(sum(touch[a]) <= sum(touch[b]))
+    model.minimize(sum(mark for marks in touch for mark in marks))
+    for variables, values in zip([kept, *take], [stay, *takes], strict=True):
+        for variable, value in zip(variables, values, strict=True):
+            model.add_hint(variable, value)
     solver = cp_model.CpSolver()
     solver.parameters.cp_model_presolve = False
     solver.parameters.num_workers = 1
     solver.parameters.random_seed = 0
-    solver.parameters.max_deterministic_time = SECONDS
-    for row, start in zip(take, _in_turn(blocks, room), strict=True):
-        for some, value in zip(row, start, strict=True):
-            model.add_hint(some, value)
+    solver.parameters.max_deterministic_time = EFFORT
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-        return _in_turn(blocks, room), False
-    return [[solver.value(some) for some in row] for row in take], status == cp_model.OPTIMAL
+        return stay, takes, False
+    values = [[solver.value(variable) for variable in row] for row in take]
+    return [solver.value(one) for one in kept], values, status == cp_model.OPTIMAL
 
 
 def _in_turn(blocks: list[int], room: list[int]) -> list[list[int]]:
