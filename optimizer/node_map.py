@@ -173,8 +173,8 @@ def _around(
     status = solver.solve(model)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return stay, takes, False
-    values = [[solver.value(variable) for variable in row] for row in take]
-    return [solver.value(one) for one in kept], values, status == cp_model.OPTIMAL
+    shares = [[solver.value(variable) for variable in row] for row in take]
+    return [solver.value(one) for one in kept], shares, status == cp_model.OPTIMAL
 
 
 def _in_turn(blocks: list[int], room: list[int]) -> list[list[int]]:
