@@ -214,6 +214,8 @@ def _moment(layout: Layout, stage: int, logits: int, at_step: bool) -> str:
     held, unit = min(layout.pp - stage, layout.microbatches), ""
     if layout.schedule == "gpipe":
         held = layout.microbatches
+    elif layout.schedule == "zb-h1":
+        held = min(layout.pp, layout.microbatches)
     elif layout.schedule == "zb-2p" and layout.pp > 1:
         held = min(2 * layout.pp, layout.microbatches)
     elif layout.schedule == "zbv" and layout.pp > 1:

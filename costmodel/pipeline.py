@@ -43,7 +43,9 @@ def layers_in_flight(
     1F1B: l_s min(p - s, m). GPipe: l_s m. Interleaved 1F1B: the warm-up of stage s runs
     2 (p - s - 1) + (v - 1) p + 1 chunks of l_s / v layers (Megatron-LM's schedule;
     Korthikanti 2022, section 4.2.3: 1 + (p - 1) / (p v) of 1F1B's on stage 0), at most m v.
-    Zero bubble (ZB-H1) holds as much as 1F1B (Qi et al. 2023, section 2). In a V (ZB-V) stage s
+    Zero bubble (ZB-H1) holds on every stage what 1F1B holds on the first, l_s min(p, m): stage s
+    puts its weight gradients, which need the activations, off by s microbatches (Qi et al. 2023,
+    section 2.1; the front door's simulation runs it). In a V (ZB-V) stage s
     holds min(2p - s - 1, m) microbatches of its first chunk and min(s + 1, m) of the one that runs
     back: p microbatches of all its layers on every stage (Qi et al. 2024, section 3). ZB-2p fills
     every stage up to twice what 1F1B holds on the first: min(2p, m) (Qi et al. 2023, section 4).
@@ -86,8 +88,9 @@ def _held(
     down, up = _held_of_v(stages, p, m)
     held = np.where((schedule == V_SHAPE) & (p > 1), first * down + (layers - first) * up, held)
     twice = layers * np.minimum(2 * p, m)
-    rest = [layers * m, np.where(p > 1, twice, plain)]
-    return np.select([schedule == GPIPE, schedule == ZERO_BUBBLE_2P], rest, held)
+    rest = [layers * m, layers * np.minimum(p, m), np.where(p > 1, twice, plain)]
+    codes = [schedule == GPIPE, schedule == ZERO_BUBBLE, schedule == ZERO_BUBBLE_2P]
+    return np.select(codes, rest, held)
 
 
 def _held_of_v(stages: Stages, p: Ints, m: Ints) -> tuple[Ints, Ints]:
@@ -107,7 +110,8 @@ def bubble_scale(schedule: Ints, pp: Ints, microbatches: Ints) -> Array:
     """Share of the 1F1B bubble that a schedule keeps.
 
     ZB-H1 fills two thirds of it with weight gradients (Qi et al. 2023, table 1: (p-1)(T_F + T_B -
-    T_W), a third of 1F1B's (p-1)(T_F + T_B + T_W) where the three are equally long). A V with two
+    T_W), a third of 1F1B's (p-1)(T_F + T_B + T_W) where the three are equally long); m microbatches
+    have m - 1 weight gradients to fill with, so that fewer than p fill less. A V with two
     chunks is without a bubble on each stage taken by itself, but the last stage starts p - 1
     forward passes of a chunk after the first: a sixth of 1F1B's bubble, where gradients are clipped
     and all stages wait for the slowest. With fewer than 2p - 1 microbatches the way there and
@@ -117,8 +121,9 @@ def bubble_scale(schedule: Ints, pp: Ints, microbatches: Ints) -> Array:
     """
     passes = np.maximum(pp - 1, 4 * pp - 2 - 2 * microbatches)
     v_shape = passes / (6 * np.maximum(pp - 1, 1))
+    filled = np.minimum(1.0, (microbatches - 1) / np.maximum(pp - 1, 1))
     codes = [schedule == ZERO_BUBBLE, schedule == V_SHAPE, schedule == ZERO_BUBBLE_2P]
-    return np.select(codes, [1 / 3, v_shape, 1 / 6], 1.0)
+    return np.select(codes, [(2 - filled) / 3, v_shape, 1 / 6], 1.0)
 
 
 def overlap_window(pp: Ints, vpp: Ints) -> Array:

@@ -208,7 +208,7 @@ def test_four_stages_hold_four_three_two_one() -> None:
     """min(p - s, m), in layers of 10 a stage."""
     assert held_layers((10, 10, 10, 10), 12, 1, ONE_F_ONE_B) == [40, 30, 20, 10]
     assert held_layers((10, 10, 10, 10), 2, 1, ONE_F_ONE_B) == [20, 20, 20, 10]
-    assert held_layers((10, 10, 10, 10), 12, 1, ZERO_BUBBLE) == [40, 30, 20, 10]
+    assert held_layers((10, 10, 10, 10), 12, 1, ZERO_BUBBLE) == [40, 40, 40, 40]
 
 
 def test_gpipe_holds_every_microbatch_on_every_stage() -> None:
@@ -241,6 +241,8 @@ def test_bubbles_of_sixteen_stages() -> None:
 def test_zero_bubble_keeps_a_third_and_a_v_a_sixth() -> None:
     codes = np.array([ONE_F_ONE_B, GPIPE, ZERO_BUBBLE, V_SHAPE])
     assert bubble_scale(codes, one(4), one(8)).tolist() == [1, 1, 1 / 3, 1 / 6]
+    # Four stages, two microbatches: one weight gradient where three would fit: (2 - 1/3) / 3.
+    assert bubble_scale(one(ZERO_BUBBLE), one(4), one(2)).tolist() == [pytest.approx(5 / 9)]
     # One stage has no bubble to keep a share of.
     assert np.isfinite(bubble_scale(codes, one(1), one(1))).all()
 

@@ -42,6 +42,15 @@ def test_closed_form_and_simulator_agree(kind: str, number: int) -> None:
 
 
 @pytest.mark.parametrize("number", range(DRAWN // 3))
+def test_zero_bubble_h1_holds_what_the_closed_form_says(number: int) -> None:
+    drawn = draw(Random(number), "zb-h1")
+    told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
+    assert [stage.held.peak_bytes for stage in seen.stages] == [
+        stage.allocated for stage in told.memory.stages
+    ], drawn.text
+
+
+@pytest.mark.parametrize("number", range(DRAWN // 3))
 def test_a_v_holds_what_the_closed_form_says(number: int) -> None:
     drawn = draw(Random(number), "zbv")
     told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
