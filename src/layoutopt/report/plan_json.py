@@ -101,6 +101,8 @@ def memory_json(memory: Memory) -> dict[str, Any]:
         "fits": memory.fits,
         "peak_stage": worst.stage,
         "stages": [_stage_json(stage) for stage in memory.stages],
+        "host_bytes": memory.host_bytes,
+        "host_usable_bytes": memory.host_usable_bytes,
     }
 
 
