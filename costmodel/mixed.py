@@ -20,6 +20,7 @@ from layoutopt.costmodel.collectives import Group
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.costmodel.stages import Stages, stages_of
 from layoutopt.costmodel.terms import message_bytes
 from layoutopt.hardware_profiles.schema import Cluster
@@ -240,4 +241,5 @@ def step_breakdown(job: Job, layout: Layout) -> dict[str, float]:
         "optimizer": float(optimizer[0]),
     }
     host = m * job.software.microbatch_overhead_s + job.software.step_overhead_s
-    return {**parts, "other": host + terms.jitter * (sum(parts.values()) + host)}
+    parts["other"] = host + terms.jitter * (sum(parts.values()) + host)
+    return {name: parts.get(name, 0.0) for name in BREAKDOWN}

@@ -61,6 +61,8 @@ def _not_priced(job: Job, layout: Layout) -> list[Found]:
         ("axis_order", layout.axis_order, PIPELINE_LAST),
         ("recompute_layers", layout.recompute_layers, None),
         ("shard_degree", layout.shard_degree, None),
+        ("offload_optimizer", layout.offload_optimizer, False),
+        ("offload_activations", layout.offload_activations, False),
         ("experts", job.model.moe.experts if job.model.moe else 0, 0),
     )
     return [

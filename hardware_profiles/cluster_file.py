@@ -203,11 +203,19 @@ def _levels(
         filled.append(Filled(option="levels", value=value, reason=reason))
         return (*inner, outer)
     levels = [
-        _level(one, n, total if n == len(given) - 1 or (one_size and n) else None, gpu, filled)
+        _level(one, n, _spanned(n, len(given), total, per_node if one_size else None), gpu, filled)
         for n, one in enumerate(given)
     ]
     _check_sizes(fields, levels, per_node, nodes)
     return tuple(levels)
+
+
+def _spanned(n: int, count: int, total: int, under_switch: int | None) -> int | None:
+    """What a level spans that does not say: the last one everything; one under switches a node,
+    until a job is placed (costmodel.fragments); None where it has to say."""
+    if n == count - 1:
+        return total
+    return under_switch if n else None
 
 
 def _level(fields: Fields, n: int, spans: int | None, gpu: Gpu, filled: list[Filled]) -> Level:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
-from layoutopt.errors import InternalError, RuleError
+from layoutopt.errors import InputError, InternalError, RuleError
 from layoutopt.report.errors import with_nearest
 
 if TYPE_CHECKING:
@@ -200,8 +200,20 @@ def _simulated_run(options: Mapping[str, Any], stdin: TextIO | None) -> Simulate
     return SimulatedRun(asked, simulate_runs(asked.plan, asked.runs, asked.seed))
 
 
+def _refuse_pools(job: Job) -> None:
+    """The simulator knows one GPU type."""
+    if job.cluster.pools:
+        raise InputError(
+            f"simulate plays one GPU type, and the cluster {job.cluster.name} has several pools; "
+            "estimate prices the layout",
+            field="cluster",
+            value=job.cluster.name,
+        )
+
+
 def _simulated_step(options: Mapping[str, Any], stdin: TextIO | None) -> SimulatedStep:
     from layoutopt.costmodel.estimate import estimate as price
+    from layoutopt.costmodel.fragments import best_place
     from layoutopt.inputs.simulate import read_step
     from layoutopt.report.plan_json import layout_line
     from layoutopt.report.simulation import SimulatedStep
@@ -211,8 +223,10 @@ def _simulated_step(options: Mapping[str, Any], stdin: TextIO | None) -> Simulat
     from layoutopt.simulation.trace import write_trace
 
     asked = read_step(options, stdin)
-    job, layout = asked.request.job, asked.request.layout
-    refuse_broken(job, layout)
+    layout = asked.request.layout
+    refuse_broken(asked.request.job, layout)
+    _refuse_pools(asked.request.job)
+    job = best_place(asked.request.job, layout)
     unrest = Disturbance(slow=asked.stragglers, jitter=asked.jitter, seed=asked.seed)
     step = simulate_step(job, layout, None if asked.calm else unrest)
     if asked.trace:

@@ -36,7 +36,7 @@ def test_leaves() -> None:
     assert cluster.all_gpus == 48
     assert [one.nodes for one in cluster.switches] == [("n01", "n02", "n03"), ("n07", "m1", "m2")]
     assert tiers(cluster.switches) == 1
-    assert [level.gpus for level in cluster.levels] == [8, 48, 48]
+    assert [level.gpus for level in cluster.levels] == [8, 8, 48]
 
 
 def test_a_root_over_all_is_no_tier_and_pods_are_one() -> None:
