@@ -127,3 +127,18 @@ def test_pauses_for_evaluation_need_both_numbers(run: Run) -> None:
     ran = run(*estimate, "--eval-every", "1000")
     assert ran.code == 2
     assert "eval_every needs eval_time" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (("--gpus", "64..128"), "a range of GPU counts needs a cluster of one GPU type"),
+        (("--gpus", "64", "--global-batch", "64..128"), "a range of batches needs"),
+        (("--gpus", "64", "--sensitivity"), "sensitivity needs"),
+    ],
+)
+def test_pools_are_chosen_without_a_range(run: Run, more: tuple[str, ...], words: str) -> None:
+    cluster = Path(__file__).parents[2] / "docs" / "examples" / "mixed.yaml"
+    ran = run("solve", "--model", "8B", "--cluster", str(cluster), *more)
+    assert ran.code == 2
+    assert words in ran.err

@@ -67,6 +67,7 @@ class AskedOfSolve:
         ranged = bool(self._counts or self._of_fragment(job.cluster))
         batched = self._batches is not None
         refuse_impossible(self._fixed, job, any_gpus=ranged, any_batch=batched)
+        self._refuse_pools(job)
         critical = self._critical(job, notebook)
         if not batched and math.isfinite(critical):
             training = at_batch(job.training, job.training.global_batch, critical)
@@ -103,6 +104,24 @@ class AskedOfSolve:
         if not cluster.switches or self._options.get("gpus") is not None:
             return None
         return cluster.gpus_per_node, cluster.all_gpus or 0
+
+    def _refuse_pools(self, job: Job) -> None:
+        """Raises InputError for what is asked of one GPU type: pools decide what they use."""
+        asked = {
+            "gpus": self._counts is not None,
+            "global_batch": self._batches is not None,
+            "sensitivity": bool(self._options.get("sensitivity")),
+            "rejected": "rejected" in self._options,
+        }
+        field = next((name for name, wanted in asked.items() if wanted), None)
+        if job.cluster.pools and field is not None:
+            what = {"gpus": "a range of GPU counts", "global_batch": "a range of batches"}
+            raise InputError(
+                f"{what.get(field, field)} needs a cluster of one GPU type: {job.cluster.name} has "
+                f"{len(job.cluster.pools)} pools, of which the search itself decides what it uses",
+                field=field,
+                value=str(self._options.get(field)),
+            )
 
     def _critical(self, job: Job, notebook: Notebook) -> float:
         """The critical batch in tokens: given, or a default where batches are compared."""
