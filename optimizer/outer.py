@@ -34,7 +34,7 @@ ROUNDING = 1e-9
 """What whole layers may be off by in floats: rooms are counted up, bounds down."""
 _ROUNDED_KIB = 8
 """More than the parts of a stage's state are rounded up by."""
-_FROM_SHAPE = ("tp", "cp", "pp", "dp", "micro_batch", "microbatches")
+_FROM_SHAPE = ("tp", "cp", "pp", "dp", "micro_batch", "microbatches", "experts")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def take(axes: Axes, places: Flags | Ints) -> Axes:
 
 
 def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str) -> Iterator[Group]:
-    """All outer choices of ``shapes`` (rows of tp, cp, pp, dp, micro_batch, microbatches)."""
+    """All outer choices of ``shapes`` (rows of _FROM_SHAPE)."""
     columns = _columns(space, shapes)
     for schedule in schedules:
         kept = columns

@@ -25,7 +25,7 @@ from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.domains import fixed, within
-from layoutopt.optimizer.floors import least_by
+from layoutopt.optimizer.floors import HUGE, least_by
 from layoutopt.optimizer.inner import layout_from, problems_of, replaced
 from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
 from layoutopt.optimizer.program import Save
@@ -278,21 +278,24 @@ class Pipelines:
         return replace(space, values={**space.values, "vpp": chunks}, dropped=dropped)
 
     def _shapes(self, space: Space, limit: float) -> Ints:
-        """Rows (tp, cp, pp, dp, micro_batch, microbatches) that may be within ``limit``: with the
-        least layer of the tables, as evenly as work could be shared, and nothing else."""
+        """Rows (tp, cp, pp, dp, micro_batch, microbatches, experts) that may be within ``limit``:
+        with the least layer of the tables, as evenly as work could be shared, and nothing else."""
         by_dp: dict[int, list[tuple[int, int]]] = {}
         for dp, micro_batch, microbatches in space.batches:
             by_dp.setdefault(dp, []).append((micro_batch, microbatches))
         rows = ints(
             [(*grid, *batch) for grid in space.grids for batch in by_dp.get(grid[3], [])]
         ).reshape(-1, 6)
+        experts = ints(space.values["experts"])
+        rows = np.column_stack([np.repeat(rows, len(experts), axis=0), np.tile(experts, len(rows))])
         if math.isinf(limit) or not len(rows):
             return rows
         layer, ends = self.tables.layer, self.tables.ends
-        wanted = rows[:, [0, 1, 4]]
-        keys = np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch")], axis=-1)
-        least = least_by(keys, layer.columns["m_total"], wanted)
-        at = least_by(ends.rows, np.arange(len(ends)), wanted)
+        known = ("tp", "cp", "micro_batch", "experts")
+        keys = np.stack([layer.axis(axis) for axis in known], axis=-1)
+        least = least_by(keys, layer.columns["m_total"], rows[:, [0, 1, 4, 6]])
+        rows, least = rows[least < HUGE], least[least < HUGE]
+        at = least_by(ends.rows, np.arange(len(ends)), rows[:, [0, 1, 4]])
         quanta = space.job.model.layers * least + sum(
             ends.columns[name][at] for name in ("m_embedding", "m_head", "m_host")
         )
