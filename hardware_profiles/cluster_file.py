@@ -122,6 +122,10 @@ def _uniform(fields: Fields, name: str) -> Cluster:
     wired = _levels(fields, levels, gpu, per_node, nodes, filled, one_size=bool(switches))
     if switches:
         check_levels(fields, wired, per_node, tiers(switches))
+        # Until a job is placed (costmodel.fragments) no two of its nodes share a switch.
+        inner = len(wired) - tiers(switches) - 1
+        apart = [one.model_copy(update={"gpus": per_node}) for one in wired[inner:-1]]
+        wired = (*wired[:inner], *apart, wired[-1])
     cluster = Cluster(
         name=name,
         gpu=gpu,
@@ -203,19 +207,16 @@ def _levels(
         filled.append(Filled(option="levels", value=value, reason=reason))
         return (*inner, outer)
     levels = [
-        _level(one, n, _spanned(n, len(given), total, per_node if one_size else None), gpu, filled)
+        _level(one, n, _spanned(n, len(given), total, one_size), gpu, filled)
         for n, one in enumerate(given)
     ]
     _check_sizes(fields, levels, per_node, nodes)
     return tuple(levels)
 
 
-def _spanned(n: int, count: int, total: int, under_switch: int | None) -> int | None:
-    """What a level spans that does not say: the last one everything; one under switches a node,
-    until a job is placed (costmodel.fragments); None where it has to say."""
-    if n == count - 1:
-        return total
-    return under_switch if n else None
+def _spanned(n: int, count: int, total: int, one_size: bool) -> int | None:
+    """What a level spans that does not say, in GPUs; None where it has to say."""
+    return total if n == count - 1 or (one_size and n) else None
 
 
 def _level(fields: Fields, n: int, spans: int | None, gpu: Gpu, filled: list[Filled]) -> Level:

@@ -161,7 +161,7 @@ def changed(key: str, value: object) -> str:
         ("name", 7, "name", "text is needed"),
         ("gpu_per_node", 8, "gpu_per_node", "is not known; nearest: .*gpus_per_node"),
         ("pools", [1], "pools[0]", "keys with values"),
-        ("switches", {"a": 1}, "switches", "not read by this version"),
+        ("switches", {"a": 1}, "switches.a", "names of nodes"),
     ],
 )
 def test_what_people_get_wrong(key: str, value: object, field: str | None, message: str) -> None:
