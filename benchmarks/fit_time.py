@@ -206,8 +206,8 @@ class Fit:
     def touched_by(self, parameter: Parameter) -> list[Batch]:
         """Batches whose price depends on ``parameter``."""
         if parameter.owner == "shared":
-            matters = MATTERS_TO.get(parameter.name, lambda job: True)
-            return [batch for batch in self.batches if matters(batch.job)]
+            matters = MATTERS_TO.get(parameter.name)
+            return [batch for batch in self.batches if matters is None or matters(batch.job)]
         return [
             batch
             for batch in self.batches
