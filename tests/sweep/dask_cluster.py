@@ -7,6 +7,7 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -26,9 +27,18 @@ class DaskCluster:
         self.workers: list[subprocess.Popen[bytes]] = []
 
     def start_scheduler(self) -> None:
-        """On the cluster's port, also after an earlier one has gone."""
+        """On the cluster's port, also after an earlier one has gone; returns when it answers."""
         place = ("--host", "127.0.0.1", "--port", str(self.port))
         self.scheduler = self._start("scheduler", *place, "--no-dashboard", "--no-show")
+        end = time.monotonic() + PATIENCE_S
+        while not self._answers():
+            if time.monotonic() > end:
+                raise TimeoutError(f"no scheduler within {PATIENCE_S} s")
+            time.sleep(0.1)
+
+    def _answers(self) -> bool:
+        with socket.socket() as attempt:
+            return attempt.connect_ex(("127.0.0.1", self.port)) == 0
 
     def start_worker(self) -> subprocess.Popen[bytes]:
         """One process of one thread, which nothing restarts."""
