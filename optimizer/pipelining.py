@@ -142,6 +142,7 @@ class Pipelines:
         self.ends_at = ends_at
         self.able = pipelines_of(space.job.software.framework)
         self.outer = self.inner = 0
+        self.cut_short = False
         self._saves: dict[Save, None] = {}
         self._longest: dict[float, dict[Save, float]] = {}
 
@@ -151,6 +152,9 @@ class Pipelines:
         plan: Estimate | None = None
         chosen: dict[str, int] | None = None
         bounded = self.bounded(limit)
+        if self.cut_short:
+            # Not all choices have a bound, so nothing is known of the best of them.
+            return Wider(None, None, False, math.inf)
         if not bounded and not asks_usual(self.space.question.pipeline):
             raise self._none_legal()
         order = sorted(
@@ -177,7 +181,13 @@ class Pipelines:
 
     def bounded(self, limit: float) -> list[Bounded]:
         """All outer choices with their bounds; infinite for what cannot be within ``limit``."""
-        return [_bounded(self, group, limit) for group in self._groups(limit)]
+        found: list[Bounded] = []
+        for group in self._groups(limit):
+            found.append(_bounded(self, group, limit))
+            if time.monotonic() > self.ends_at:
+                self.cut_short = True
+                break
+        return found
 
     def _none_legal(self) -> RuleError:
         words = " or ".join(schedules_of(self.space.question))

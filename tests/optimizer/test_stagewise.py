@@ -86,7 +86,7 @@ def test_no_layout_of_an_outer_choice_beats_its_bound(
     search = Pipelines(space, rounds.tables, rounds.clock, Budget(), np.inf)
     number, seen = random.Random(0), 0
     for bounded in search.bounded(np.inf):
-        for place in number.sample(range(len(bounded.group)), min(5, len(bounded.group))):
+        for place in number.sample(range(len(bounded.group)), min(25, len(bounded.group))):
             pp = int(bounded.group.axes.pp[place])
             every = np.full(pp, question.job.model.layers)
             for problem in problems_of(space, bounded.group, place, every):
