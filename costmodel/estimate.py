@@ -62,7 +62,7 @@ def step_seconds(job: Job, axes: Axes) -> np.ndarray[tuple[int, ...], np.dtype[n
 
 
 def _even(job: Job, axes: Axes) -> Stages:
-    return even_classes(job.model.layers, axes.pp, axes.v_shape)
+    return even_classes(job.model.layers, axes.pp, axes.v_shape, axes.microbatches)
 
 
 def allocated_kib(job: Job, axes: Axes) -> Ints:

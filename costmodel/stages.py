@@ -42,17 +42,25 @@ def even_split(layers: int, pp: int) -> tuple[int, ...]:
     return tuple(split)
 
 
-def even_classes(layers: int, pp: Ints, v_shape: Flags | None = None) -> Stages:
+def even_classes(
+    layers: int, pp: Ints, v_shape: Flags | None = None, microbatches: Ints | None = None
+) -> Stages:
     """The three stages of an even split that can be the slowest or the fullest.
 
     Stages before the first long one hold no more layers than stage 0 and fewer microbatches;
     stages after it hold as many layers and fewer microbatches. ``v_shape``: layouts whose loss
-    head stands on the first stage.
+    head stands on the first stage. There stage s holds min(2p - s - 1, m) microbatches of its first
+    chunk and min(s + 1, m) of its second, so of equally long stages the one nearest to
+    s = 2p - 1 - m is the fullest.
     """
     base = layers // pp
     spare = layers - base * pp
     long_index = np.where(spare > 0, np.maximum(pp - 1 - spare, 0), 0)
     long_layers = base + (spare > 0)
+    if v_shape is not None and microbatches is not None:
+        last_long = np.where(spare > 0, np.maximum(pp - 2, 0), pp - 1)
+        fullest = np.clip(2 * pp - 1 - microbatches, long_index, last_long)
+        long_index = np.where(v_shape, fullest, long_index)
     first_layers = base + ((spare > 0) & (spare == pp - 1))
     last_index = pp - 1
     index = np.stack([np.zeros_like(pp), long_index, last_index], axis=-1)

@@ -9,8 +9,8 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 
 DOUBT = 1 / 8
-"""Five of six measured peaks are predicted to within this share (docs/accuracy.md): nearer than that
-to what is usable, a prediction does not say that a run took more recompute than usual."""
+"""Five of six measured peaks are predicted to within this share (docs/accuracy.md): nearer than
+that to what is usable, a prediction does not say that a run took more recompute than usual."""
 
 
 def likely_recompute(job: Job, layout: Layout) -> Layout:
