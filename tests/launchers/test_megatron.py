@@ -109,7 +109,11 @@ def test_fsdp_is_given_its_own_checkpoints_and_queues() -> None:
     ("layout", "options", "why"),
     [
         ("tp=8,pp=4,schedule=gpipe", {"framework": "generic"}, "schedule gpipe"),
-        ("tp=2,pp=2,ep=8,sequence_parallel=false", {"model": "mixtral-8x7b"}, "need it"),
+        (
+            "tp=2,pp=2,ep=8,sequence_parallel=false",
+            {"model": "mixtral-8x7b", "framework": "generic"},
+            "need it",
+        ),
         ("tp=8,pp=1,zero_stage=3,reshard=false", {"framework": "generic"}, "always frees"),
         ("tp=8,pp=1", {"model": "gemma-2-27b"}, "4 norms a layer"),
         ("tp=4,pp=4", {"model": "llama-4-scout", "framework": "generic"}, "attention in chunks"),
