@@ -61,7 +61,7 @@ def test_deepspeed_leaves_the_batch_out_with_tensor_parallel() -> None:
 
 
 def test_accelerate_file() -> None:
-    plan = plan_of("tp=4,cp=2,pp=1,zero_stage=3,recompute=full", framework="fsdp")
+    plan = plan_of("tp=4,cp=2,pp=1,zero_stage=3,recompute=full", framework="generic")
     found = yaml.safe_load(emit(plan, "accelerate"))
     assert found["num_processes"] == 64
     assert found["parallelism_config"] == {

@@ -61,7 +61,7 @@ def back(plan: Plan, format: str) -> Layout:
             {"framework": "torchtitan"},
         ),
         ("deepspeed", "tp=1,cp=2,cp_kind=ulysses,zero_stage=3", {"framework": "deepspeed"}),
-        ("accelerate", "tp=4,cp=2,zero_stage=3,recompute=full", {"framework": "fsdp"}),
+        ("accelerate", "tp=4,cp=2,zero_stage=3,recompute=full", {"framework": "generic"}),
     ],
 )
 def test_a_layout_comes_back(format: str, layout: str, options: dict[str, Any]) -> None:

@@ -27,7 +27,9 @@ def options(config: Mapping[str, Any]) -> dict[str, Any]:
         layout["recompute"] = "full" if fsdp.get("fsdp_activation_checkpointing") else "none"
     if sizes.get("dp_replicate", 1) > 1 and sizes.get("dp_shard"):
         layout["shard_degree"] = sizes["dp_shard"] * layout["cp"]
-    found: dict[str, Any] = {"framework": "fsdp", "layout": layout}
+    # The profile of plain FSDP has neither tp nor cp; Accelerate composes them as FSDP2 does.
+    framework = "fsdp" if tp == layout["cp"] == 1 else "generic"
+    found: dict[str, Any] = {"framework": framework, "layout": layout}
     if (count := config.get("num_processes")) not in (None, -1):
         found["gpus"] = count
     mixed = config.get("mixed_precision") or "no"
