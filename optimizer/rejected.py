@@ -13,10 +13,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from layoutopt.costmodel.axes import ints
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.rules import Broken, broken_rules, divisors, sharding_fits
+from layoutopt.costmodel.spreading import context_kind_splits_heads
 from layoutopt.optimizer import orders
 from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.floors import floors_of
@@ -111,14 +113,19 @@ def _by_rule(job: Job) -> Iterator[Rejected]:
             if any(one.items() <= mine.items() for one in before):
                 continue
             for one in broken_rules(job, layout):
-                if set(_deciding(one)) == set(axes):
+                if set(axes) in _deciding(one):
                     told.append(tuple(mine.items()))
                     yield Rejected(mine, one.rule, one.message)
                     break
 
 
-def _deciding(one: Broken) -> tuple[str, ...]:
-    return (one.field,) if one.rule == "framework_axes" else DECIDED_BY.get(one.rule, ())
+def _deciding(one: Broken) -> tuple[set[str], ...]:
+    """The sets of axes that the rule may turn on."""
+    if one.rule == "framework_axes":
+        return ({one.field},)
+    mine = set(DECIDED_BY.get(one.rule, ()))
+    # Where heads are what is split over cp (Ulysses), tp takes its share of them first.
+    return (mine, {"tp", "cp"}) if one.rule == "context_halves_the_sequence" else (mine,)
 
 
 def _mildest(job: Job, chosen: Mapping[str, int]) -> Layout:
@@ -126,7 +133,16 @@ def _mildest(job: Job, chosen: Mapping[str, int]) -> Layout:
     tp, pp = chosen.get("tp", 1), chosen.get("pp", 1)
     usual = default_layout_values(job.software, tp=tp, pp=pp)
     zero_stage = next(z for z in (0, 1, 2, 3) if sharding_fits(job, z, pp))
-    said: dict[str, Any] = {"zero_stage": zero_stage, **chosen}
+    cp, codes = chosen.get("cp", 1), {kind: CP_KINDS.index(kind) for kind in job.software.cp_kinds}
+    kind = next(
+        (
+            kind
+            for kind, code in codes.items()
+            if context_kind_splits_heads(job, ints(tp), ints(cp), code)
+        ),
+        job.software.cp_kinds[0],
+    )
+    said: dict[str, Any] = {"zero_stage": zero_stage, "cp_kind": kind, **chosen}
     return Layout(**said, sequence_parallel=usual.sequence_parallel)
 
 

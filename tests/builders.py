@@ -182,6 +182,11 @@ def questions(draw: st.DrawFn) -> Question:
     return replace(question, objective=draw(st.sampled_from(("time", "time", "cost", "energy"))))
 
 
+def narrow(question: Question) -> Question:
+    """The question with a framework that can be told nothing of NARROW."""
+    return _told(question, "")
+
+
 def _told(question: Question, lifted: str) -> Question:
     """The question with a framework that has one of NARROW, or none."""
     job = question.job

@@ -11,7 +11,7 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
 from layoutopt.optimizer.alternatives import seen_of
-from layoutopt.optimizer.explain import NOTABLE, difference, explain
+from layoutopt.optimizer.explain import difference, explain
 from layoutopt.optimizer.outcome import Outcome, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.search import search
@@ -47,7 +47,10 @@ def plan_of(outcome: Outcome) -> Estimate:
 def test_memory_that_binds_is_as_much_as_would_change_the_choice(
     tight: Question, answer: Outcome
 ) -> None:
-    """With as much more memory, rounded up, the search takes a run as short as was said."""
+    """With as much more memory, rounded up, the search takes a run as short as was said.
+
+    An uneven pipeline may do with less: what is named is the even layout that would be taken.
+    """
     text = sentence(answer, "More memory would change")
     match = re.search(r"choice: ([\d.]+) (MiB|GiB) more on stage (\d+)", text)
     shorter = re.search(r"would make the run ([\d.]+)% shorter", text)
@@ -59,9 +62,6 @@ def test_memory_that_binds_is_as_much_as_would_change_the_choice(
     assert plan is not None
     gain = 1 - plan.run.wall_time_s / plan_of(answer).run.wall_time_s
     assert gain >= float(shorter[1]) / 100 - 0.0006
-    less = search(with_memory(tight, int(more * 0.9))).plan
-    assert less is not None
-    assert less.run.wall_time_s > plan_of(answer).run.wall_time_s * (1 - NOTABLE)
 
 
 def with_memory(question: Question, more: int) -> Question:
