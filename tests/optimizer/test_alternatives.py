@@ -16,7 +16,7 @@ from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.search import search
-from layoutopt.optimizer.space import layout_of, space_of
+from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.survey import KIND, TIE, VARIANT, Survey
 from layoutopt.optimizer.tables import tables_of
 from layoutopt.optimizer.wall import Clock
@@ -39,16 +39,17 @@ def everything(question: Question) -> list[Estimate]:
     return sorted(priced, key=lambda one: one.run.wall_time_s)
 
 
-def values(layout: Layout, axes: tuple[str, ...]) -> tuple[object, ...]:
-    return tuple(getattr(layout, axis) for axis in axes)
+def values(one: Estimate, axes: tuple[str, ...]) -> tuple[int, ...]:
+    """The solver's own codes of a layout."""
+    return tuple(seen_of(one).chosen[axis] for axis in axes)
 
 
 def best_of_other_kinds(listed: list[Estimate], plan: Estimate) -> list[float]:
     """Wall times of the best layout of each other kind that fits, rising."""
-    best: dict[tuple[object, ...], float] = {}
+    best: dict[tuple[int, ...], float] = {}
     for one in listed:
-        kind = values(one.layout, KIND)
-        if one.memory.fits and kind != values(plan.layout, KIND):
+        kind = values(one, KIND)
+        if one.memory.fits and kind != values(plan, KIND):
             best.setdefault(kind, one.run.wall_time_s)
     return sorted(best.values())
 
@@ -101,11 +102,11 @@ def too_few_kinds_are_filled_up_with_other_variants(
 ) -> None:
     """As many are found as there are variants, no two alike, none of them the plan's."""
     found = survey.fitting(10**4, seen_of(plan))
-    fitting = [one.layout for one in listed if one.memory.fits]
-    variants = {values(layout, VARIANT) for layout in fitting} - {values(plan.layout, VARIANT)}
-    layouts = [layout_of(survey.space.question, one.chosen) for one in found.layouts]
-    assert len(layouts) == len(variants)
-    assert {values(layout, VARIANT) for layout in layouts} == variants
+    fitting = [one for one in listed if one.memory.fits]
+    variants = {values(one, VARIANT) for one in fitting} - {values(plan, VARIANT)}
+    chosen = [tuple(one.chosen[axis] for axis in VARIANT) for one in found.layouts]
+    assert len(chosen) == len(variants)
+    assert set(chosen) == variants
 
 
 def faster_layouts_that_do_not_fit_are_all_found(
@@ -129,8 +130,8 @@ def test_a_search_lists_as_many_as_asked_for(top: int) -> None:
     walls = [one.estimate.run.wall_time_s for one in outcome.alternatives]
     assert walls == sorted(walls)
     assert all(wall >= outcome.plan.run.wall_time_s * (1 - 1e-9) for wall in walls)
-    kinds = {values(one.estimate.layout, KIND) for one in outcome.alternatives}
-    assert len(kinds | {values(outcome.plan.layout, KIND)}) == top + 1
+    kinds = {values(one.estimate, KIND) for one in outcome.alternatives}
+    assert len(kinds | {values(outcome.plan, KIND)}) == top + 1
 
 
 def test_alternatives_keep_to_what_was_fixed() -> None:
@@ -138,7 +139,7 @@ def test_alternatives_keep_to_what_was_fixed() -> None:
     outcome = search(question)
     assert outcome.status is Status.OPTIMAL
     for other in outcome.alternatives:
-        assert values(other.estimate.layout, ("tp", "cp", "pp")) == (2, 1, 2)
+        assert values(other.estimate, ("tp", "cp", "pp")) == (2, 1, 2)
     assert len(outcome.alternatives) == 3
 
 
