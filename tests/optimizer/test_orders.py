@@ -13,7 +13,7 @@ from tests.builders import small_cluster, small_model, small_question
 
 SLOW_NETWORK = replace(
     small_question(
-        small_model(layers=8), gpus=8, batch=256, cluster=small_cluster(network_bytes_per_s=1e8)
+        small_model(layers=8), gpus=8, batch=1024, cluster=small_cluster(network_bytes_per_s=1e9)
     ),
     fix={"tp": 1, "cp": 1, "pp": 4, "dp": 2},
 )
