@@ -91,7 +91,7 @@ def test_search_equals_trying_every_count() -> None:
 
     check()
     assert seen[Status.OPTIMAL] >= EXAMPLES / 4
-    assert seen[Status.INFEASIBLE] >= EXAMPLES / 10
+    assert seen[Status.INFEASIBLE] >= EXAMPLES / 10 or not FULL
     assert seen["front"] > 0 or not FULL
 
 

@@ -47,7 +47,12 @@ TABLES = {
     "model state": ("shard", ("state_first", "state_long", "state_last")),
 }
 """Columns that are emptied together: one term of the cost model each."""
-GROUPS = "shard_groups_fill_a_domain"
+PRUNED = (
+    "shard_groups_fill_a_domain",
+    "experts_stay_within_tensor_ranks",
+    "context_kind_splits_heads",
+)
+"""Rules without which there are more layouts, none of them known to win a question."""
 
 
 @lru_cache(maxsize=1)
@@ -127,15 +132,15 @@ def _differs(place: int, mutant: Callable[[Question], dict[str, int] | None]) ->
     return bool(broken(question, priced)) or (abs(priced.step.time_s / plan.step.time_s - 1) > 1e-5)
 
 
-def test_shard_groups_outside_domains_are_left_out() -> None:
-    """No question is known that such a group would answer better: they would only be more."""
+@pytest.mark.parametrize("rule", PRUNED)
+def test_without_a_rule_that_prunes_there_is_more(rule: str) -> None:
     assert any(
-        space_of(question, {GROUPS}).candidates > space_of(question).candidates
+        space_of(question, {rule}).candidates > space_of(question).candidates
         for question in asked()
     )
 
 
-@pytest.mark.parametrize("rule", [rule for rule in RULES if rule != GROUPS])
+@pytest.mark.parametrize("rule", [rule for rule in RULES if rule not in PRUNED])
 def test_without_a_rule_an_answer_changes(rule: str) -> None:
     def mutant(question: Question) -> dict[str, int] | None:
         space = space_of(question, {rule})

@@ -10,11 +10,9 @@ import click
 
 from layoutopt.cli.options import json_option, text_option
 from layoutopt.cli.output import wants_color, write
-from layoutopt.cli.sweep_progress import progress_of
 from layoutopt.errors import InputError
 from layoutopt.inputs.numbers import read_count
 from layoutopt.inputs.words import choice
-from layoutopt.sweep.store import FILE, Store
 
 if TYPE_CHECKING:
     from layoutopt.sweep.points import Points
@@ -73,6 +71,9 @@ def command(
     points = points_of(read)
     if dry_run or out is None:
         return _dry(read, points, out, as_json)
+    from layoutopt.cli.sweep_progress import progress_of
+    from layoutopt.sweep.store import Store
+
     watcher = progress_of(quiet or as_json)
     try:
         summary = run_sweep(read, out, solve, watcher, retry=retry, points=points)
@@ -127,6 +128,7 @@ def _refuse_export(path: str | None, columns: str | None) -> None:
 
 def _export(folder: str, path: str, columns: str | None, *, quiet: bool) -> None:
     from layoutopt.sweep.export import export
+    from layoutopt.sweep.store import Store
 
     with Store.open(folder) as store:
         rows = export(store, path, columns or "own")
@@ -137,6 +139,8 @@ def _export(folder: str, path: str, columns: str | None, *, quiet: bool) -> None
 def _dry(spec: Spec, points: Points, out: str | None, as_json: bool) -> int:
     """How many points there are, and how many of them have an answer."""
     known: set[str] = set()
+    from layoutopt.sweep.store import FILE, Store
+
     if out is not None and (Path(out) / FILE).exists():
         with Store.open(out) as store:
             known = store.done()

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layoutopt.errors import InputError
-from layoutopt.launchers.plan import Plan
 from layoutopt.nearest import did_you_mean, nearest_names
+
+if TYPE_CHECKING:
+    from layoutopt.launchers.plan import Plan
 
 FORMATS = {
     "megatron": ("megatron", "script"),

@@ -63,6 +63,8 @@ def _zero(keys: Keys) -> dict[str, Any]:
     layout = keys.plan.layout
     stage = keys.take("zero_stage")
     found: dict[str, Any] = {"stage": stage}
+    if keys.take("offload_optimizer"):
+        found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if stage:
         found["overlap_comm"] = keys.plan.software.overlap_grad_reduce > 0
     if stage == 3:
@@ -76,11 +78,16 @@ def _zero(keys: Keys) -> dict[str, Any]:
 
 def _recompute(keys: Keys) -> dict[str, Any]:
     kind, layers = keys.take("recompute"), keys.take("recompute_layers")
-    if kind == "none":
+    offloaded = keys.take("offload_activations")
+    if kind == "none" and not offloaded:
         return {}
     if kind == "selective" or layers is not None:
         raise keys.cannot("recompute", "it checkpoints whole layers, all of them", "full", "none")
+    if kind == "none":
+        raise keys.cannot("offload_activations", "it moves checkpoints of whole layers", False)
     checkpoints = {"partition_activations": False, "number_checkpoints": keys.plan.model.layers}
+    if offloaded:
+        checkpoints["cpu_checkpointing"] = True
     return {"activation_checkpointing": checkpoints}
 
 

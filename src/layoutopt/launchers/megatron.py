@@ -135,6 +135,8 @@ def _sharding(keys: Keys) -> list[Flag]:
     found: list[Flag] = []
     if zero >= 1:
         found.append(("--use-distributed-optimizer",))
+    if keys.take("offload_optimizer"):
+        found += [("--optimizer-cpu-offload",), ("--use-precision-aware-optimizer",)]
     if zero == 1 and instances > 1:
         found.append(("--num-distributed-optimizer-instances", str(instances)))
     if zero >= 2:

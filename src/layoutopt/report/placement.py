@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from rich.console import RenderableType
-
 from layoutopt.optimizer.node_map import Placement
-from layoutopt.report.console import table
 
 if TYPE_CHECKING:
+    from rich.console import RenderableType
+
     from layoutopt.report.answer import Answer
 
 _SHOWN = 32
@@ -35,6 +34,9 @@ def placement_json(placement: Placement) -> dict[str, Any]:
 
 def placement_part(answer: Answer) -> list[RenderableType]:
     """Stages and the switches that their nodes hang on."""
+    # Late: an answer as JSON needs no tables.
+    from layoutopt.report.console import table
+
     if answer.placement is None:
         return []
     rows = [
