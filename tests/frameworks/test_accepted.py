@@ -108,7 +108,9 @@ def test_ranks_are_numbered_as_megatron_numbers_them(
 def test_torchtitan_accepts_what_it_has_models_for(solved: dict[str, Solved]) -> None:
     found = solved["torchtitan"]
     written, refused = cases(found, "torchtitan")
-    assert all("no configuration of" in why or "registry has" in why for why in refused)
+    # Its flags say even splits alone; others are a list of modules in a Python configuration.
+    reasons = ("no configuration of", "registry has", "cannot say layers_per_stage")
+    assert all(any(reason in why for reason in reasons) for why in refused)
     named = [
         (f"given: {layout} of {model}", plan_of(layout, model=model, framework="torchtitan"))
         for model, layout in (

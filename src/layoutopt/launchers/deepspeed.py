@@ -60,19 +60,14 @@ def _precision(keys: Keys) -> dict[str, Any]:
 
 
 def _zero(keys: Keys) -> dict[str, Any]:
-    layout = keys.plan.layout
     stage = keys.take("zero_stage")
     found: dict[str, Any] = {"stage": stage}
     if keys.take("offload_optimizer"):
         found["offload_optimizer"] = {"device": "cpu", "pin_memory": True}
     if stage:
         found["overlap_comm"] = keys.plan.software.overlap_grad_reduce > 0
-    if stage == 3:
-        if not keys.take("reshard"):
-            raise keys.cannot("reshard", "stage 3 frees weights after use", True)
-        shard = keys.take("shard_degree")
-        if shard and shard < layout.dp * layout.cp:
-            found["mics_shard_size"] = shard
+    if stage == 3 and not keys.take("reshard"):
+        raise keys.cannot("reshard", "stage 3 frees weights after use", True)
     return found
 
 

@@ -10,8 +10,6 @@ def options(config: Mapping[str, Any]) -> dict[str, Any]:
     """Options of ``estimate``; model and GPUs are the caller's, save for layoutopt's own notes."""
     zero = _section(config, "zero_optimization")
     layout: dict[str, Any] = {"zero_stage": zero.get("stage", 0)}
-    if shard := zero.get("mics_shard_size"):
-        layout["shard_degree"] = shard
     layout["tp"] = _section(config, "tensor_parallel").get("autotp_size", 1)
     if (parts := config.get("sequence_parallel_size", 1)) > 1:
         layout |= {"cp": parts, "cp_kind": "ulysses"}
