@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO, cast
 
 from layoutopt.costmodel.counts import count
@@ -25,6 +24,7 @@ from layoutopt.inputs.options import (
     refuse_unknown,
 )
 from layoutopt.inputs.question import AskedOfSolve, echo, read_budget
+from layoutopt.inputs.text import read_text
 from layoutopt.optimizer.question import Budget, Question
 
 if TYPE_CHECKING:
@@ -166,25 +166,8 @@ def _layout_keys(options: Mapping[str, Any], name: str, stdin: TextIO | None) ->
     if value is None:
         return {}
     if isinstance(value, str) and (value.strip() == "-" or value.strip().endswith(".json")):
-        value = _read_text(value.strip(), name, stdin)
+        value = read_text(value.strip(), name, stdin, MOST_LAYOUT_BYTES)
     return read_layout(value, name)
-
-
-def _read_text(path: str, name: str, stdin: TextIO | None) -> str:
-    """A file's text, or standard input's; refuses more than a layout can need."""
-    try:
-        if path == "-":
-            text = stdin.read(MOST_LAYOUT_BYTES + 1) if stdin else ""
-        else:
-            with Path(path).open(encoding="utf-8") as file:
-                text = file.read(MOST_LAYOUT_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(f"{name}: cannot read {path}: {reason}", field=name, value=path) from error
-    if not text.strip() or len(text) > MOST_LAYOUT_BYTES:
-        size = "empty" if not text.strip() else f"larger than {MOST_LAYOUT_BYTES:,} characters"
-        raise InputError(f"{name}: {path} is {size}", field=name, value=path)
-    return text
 
 
 def _read_why_not(keys: Mapping[str, Any], job: Job) -> Layout | str | None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, TextIO, cast
 
 from pydantic import ValidationError
@@ -17,6 +16,7 @@ from layoutopt.costmodel.stages import even_split
 from layoutopt.costmodel.training import Precision, Training
 from layoutopt.errors import InputError
 from layoutopt.inputs.layout_text import read_layout
+from layoutopt.inputs.text import read_text
 
 SCHEMA = "layoutopt.plan/1"
 MOST_BYTES = 2**24
@@ -69,18 +69,7 @@ class Plan:
 
 def read_plan_text(source: str, stdin: TextIO | None) -> Plan:
     """The plan in a file, or on standard input (``-``)."""
-    try:
-        if source == "-":
-            text = stdin.read(MOST_BYTES + 1) if stdin else ""
-        else:
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MOST_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise _wrong(f"cannot read {source}: {reason}", source) from error
-    if not text.strip() or len(text) > MOST_BYTES:
-        size = "is empty" if not text.strip() else f"has more than {MOST_BYTES:,} characters"
-        raise _wrong(f"{source} {size}; layoutopt solve --json makes plans", source)
+    text = read_text(source, "plan", stdin, MOST_BYTES)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from importlib import import_module
-from pathlib import Path
 from typing import Any, TextIO
 
 import yaml
 
 from layoutopt.errors import InputError
+from layoutopt.inputs.text import read_text
 
 MOST_BYTES = 2**22
 
@@ -21,7 +21,7 @@ def read_launch(source: str, stdin: TextIO | None) -> dict[str, Any]:
     Megatron flags (a script, or a line of arguments), a torchtitan command, a DeepSpeed or an
     accelerate configuration. Raises InputError for what is none of them.
     """
-    return read_launch_text(_text(source, stdin), source)
+    return read_launch_text(read_text(source, "from_launch", stdin, MOST_BYTES), source)
 
 
 def read_launch_text(text: str, source: str = "launch") -> dict[str, Any]:
@@ -71,21 +71,3 @@ def _unknown(source: str, why: str) -> InputError:
         field="from_launch",
         value=source,
     )
-
-
-def _text(source: str, stdin: TextIO | None) -> str:
-    try:
-        if source == "-":
-            text = stdin.read(MOST_BYTES + 1) if stdin else ""
-        else:
-            with Path(source).open(encoding="utf-8") as file:
-                text = file.read(MOST_BYTES + 1)
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or str(error)
-        raise InputError(
-            f"from_launch: cannot read {source}: {reason}", field="from_launch", value=source
-        ) from error
-    if not text.strip() or len(text) > MOST_BYTES:
-        size = "is empty" if not text.strip() else f"has more than {MOST_BYTES:,} characters"
-        raise InputError(f"from_launch: {source} {size}", field="from_launch", value=source)
-    return text
