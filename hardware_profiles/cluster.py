@@ -1,14 +1,8 @@
-"""Clusters: the usual one around a GPU, a cloud machine's, one from a file."""
+"""Clusters: the usual one around a GPU, a cloud machine's."""
 
 from __future__ import annotations
 
-import sys
-from pathlib import Path
-from typing import TextIO
-
-from layoutopt.errors import InputError, ProfileError
-from layoutopt.hardware_profiles import catalog, reading
-from layoutopt.hardware_profiles.cluster_file import read_cluster
+from layoutopt.hardware_profiles import catalog
 from layoutopt.hardware_profiles.defaults import (
     defaults,
     price_of,
@@ -17,7 +11,6 @@ from layoutopt.hardware_profiles.defaults import (
     watts_of,
 )
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Instance, Level
-from layoutopt.nearest import did_you_mean, nearest_names
 from layoutopt.units import format_bandwidth
 
 
@@ -111,51 +104,6 @@ def with_network(cluster: Cluster, bytes_per_s: float) -> Cluster:
         for n, level in enumerate(cluster.levels)
     )
     return cluster.model_copy(update={"levels": levels})
-
-
-def load_cluster(text: str, stdin: TextIO | None = None) -> Cluster:
-    """A cluster from a YAML or JSON file, ``-`` (standard input), a cloud machine or a GPU's name.
-
-    A file is what exists as one, ends in .yaml, .yml or .json, or holds a path separator.
-    """
-    if text == "-":
-        content = reading.read_stream(stdin or sys.stdin)
-        return read_cluster(reading.parse_yaml(content, "standard input"), "standard input")
-    path = Path(text)
-    if "\0" not in text and (_looks_like_file(text) or _exists(path)):
-        return read_cluster(reading.parse_yaml(reading.read_file(path), str(path)), str(path))
-    # A GPU's own name wins over a price list that sells it under that name.
-    if text not in catalog.gpu_names() and catalog.find_instance_name(text):
-        return instance_cluster(catalog.load_instance(text))
-    try:
-        gpu, _ = catalog.find_gpu(text)
-    except InputError:
-        raise _unknown_cluster(text) from None
-    return default_cluster(gpu)
-
-
-def _looks_like_file(text: str) -> bool:
-    return text.endswith((".yaml", ".yml", ".json")) or "/" in text
-
-
-def _exists(path: Path) -> bool:
-    try:
-        return path.exists()
-    except OSError:  # a name too long for the file system
-        return False
-
-
-def _unknown_cluster(text: str) -> ProfileError:
-    shown = text if len(text) <= 60 else text[:60] + "..."
-    short = {name.split("-", 1)[1]: name for name in catalog.instance_names()}
-    near = nearest_names(text, [*short, *catalog.instance_names(), *catalog.gpu_names()])
-    return ProfileError(
-        f"cluster {shown!r} is neither a file nor a machine or GPU that is known"
-        f"{did_you_mean(near)}",
-        field="cluster",
-        value=text[:200],
-        nearest=near,
-    )
 
 
 def _filled_network(

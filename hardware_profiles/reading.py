@@ -35,18 +35,18 @@ class Kind:
     read: Callable[[Any], float | int]
 
 
-def read_file(path: Path) -> str:
+def read_file(path: Path, most: int = MAX_BYTES) -> str:
     """Text of a user's file, refused when it is a directory, too large or not UTF-8."""
     if path.is_dir():
         raise ProfileError(f"{path} is a directory, not a file", field="cluster", value=str(path))
     try:
         with path.open("rb") as stream:
-            raw = stream.read(MAX_BYTES + 1)
+            raw = stream.read(most + 1)
     except OSError as error:
         message = f"{path} cannot be read: {error.strerror or error}"
         raise ProfileError(message, field="cluster", value=str(path)) from None
-    if len(raw) > MAX_BYTES:
-        raise _too_large(str(path))
+    if len(raw) > most:
+        raise _too_large(str(path), most)
     try:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -54,15 +54,21 @@ def read_file(path: Path) -> str:
         raise ProfileError(message, field="cluster", value=str(path)) from None
 
 
-def read_stream(stream: TextIO) -> str:
-    """Text of standard input, at most MAX_BYTES."""
+def read_stream(stream: TextIO, most: int = MAX_BYTES) -> str:
+    """Text of standard input, at most so many characters."""
     try:
-        text = stream.read(MAX_BYTES + 1)
+        text = stream.read(most + 1)
     except UnicodeDecodeError:
         raise ProfileError("standard input is not UTF-8 text", field="cluster") from None
-    if len(text) > MAX_BYTES:
-        raise _too_large("standard input")
+    if len(text) > most:
+        raise _too_large("standard input", most)
     return text
+
+
+def refuse_long(text: str, where: str) -> None:
+    """Raises ProfileError for a text that is longer than any profile."""
+    if len(text) > MAX_BYTES:
+        raise _too_large(where, MAX_BYTES)
 
 
 def parse_yaml(text: str, where: str) -> dict[str, Any]:
@@ -321,8 +327,8 @@ def _presentable(value: object) -> object:
     return value if isinstance(value, str) and len(value) <= 200 else _REPR.repr(value)[:200]
 
 
-def _too_large(where: str) -> ProfileError:
-    return ProfileError(f"{where} is larger than {MAX_BYTES // 2**20} MiB", field="cluster")
+def _too_large(where: str, most: int) -> ProfileError:
+    return ProfileError(f"{where} is larger than {most // 2**20} MiB", field="cluster")
 
 
 def _one_line(error: Exception) -> str:

@@ -10,11 +10,11 @@ from layoutopt.hardware_profiles.cluster import (
     cluster_for,
     default_cluster,
     instance_cluster,
-    load_cluster,
     with_network,
     with_nodes,
 )
 from layoutopt.hardware_profiles.defaults import defaults, latency_key
+from layoutopt.hardware_profiles.loading import load_cluster
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster
 
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from layoutopt.errors import InputError, ProfileError
 from layoutopt.hardware_profiles import catalog
-from layoutopt.hardware_profiles.cluster import load_cluster
 from layoutopt.hardware_profiles.cluster_file import read_cluster
+from layoutopt.hardware_profiles.loading import load_cluster
 from layoutopt.hardware_profiles.reading import MAX_BYTES
 from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster
 

@@ -8,7 +8,8 @@ from typing import Any, TextIO
 
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.catalog import find_gpu
-from layoutopt.hardware_profiles.cluster import default_cluster, load_cluster
+from layoutopt.hardware_profiles.cluster import default_cluster
+from layoutopt.hardware_profiles.loading import load_cluster
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs import defaults
 from layoutopt.inputs.filled import Notebook
@@ -25,7 +26,8 @@ def read_machine(
         gpus = _needed(gpus)
         cluster = _cluster_of_gpu(options.get("gpu"), gpus, notebook)
     else:
-        cluster = given if isinstance(given, Cluster) else load_cluster(str(given), stdin)
+        gpu = None if options.get("gpu") is None else str(options["gpu"])
+        cluster = given if isinstance(given, Cluster) else load_cluster(str(given), stdin, gpu)
         _refuse_other_gpu(options.get("gpu"), cluster)
         gpus = _fitting(gpus, cluster, notebook)
     for entry in cluster.filled:
