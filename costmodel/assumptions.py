@@ -41,7 +41,7 @@ def _unlike_layers(job: Job, layout: Layout) -> bool:
 
 
 def _unread(job: Job, layout: Layout) -> bool:
-    return layout.axis_order not in PRICED or job.model.mtp_layers > 0
+    return layout.axis_order not in PRICED
 
 
 def _offloads(job: Job, layout: Layout) -> bool:
@@ -237,9 +237,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A18",
-            "Axis orders other than two are priced as the usual one; multi-token-prediction layers "
-            "are left out of time.",
-            breaks="exactly those layouts and models",
+            "Axis orders other than two are priced as the usual one.",
+            breaks="exactly those layouts",
             checked_by="extrapolation.warnings_for says so in the answer",
         ),
         _unread,

@@ -209,6 +209,19 @@ def embedding(job: Job, machine: Machine, tokens: Array) -> Seconds:
     return Seconds(seconds, 2 * seconds)
 
 
+def prediction_input(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """What a multi-token-prediction block does before its layer: look up the next token, norm it
+    and the hidden state, and join both by a product of 2h by h (DeepSeek-V3 technical report 2024,
+    section 2.2)."""
+    model = job.model
+    hidden = float(model.hidden)
+    work = embedding(job, machine, tokens)
+    norms = 2 * tokens * machine.reach.norm_bytes * hidden / machine.memory_bytes_per_s
+    work += Seconds(norms, 2 * norms)
+    accumulate = float(job.software.gradient_bytes)
+    return work + gemm(machine, tokens, np.asarray(2 * hidden), hidden / tp, accumulate)
+
+
 def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Array:
     """Adam over ``parameters_held`` parameters: reads gradient, master weight and two moments,
     writes the last three and the working copy (16 + 14 bytes), after a pass for the norm."""

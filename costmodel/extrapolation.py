@@ -51,8 +51,3 @@ def _left_out(job: Job, layout: Layout) -> Iterator[str]:
             f"schedule {layout.schedule}: forward pass, input gradient and weight gradient of a "
             "chunk are taken to be equally long, and splitting the backward pass to be free (A7)"
         )
-    if job.model.mtp_layers:
-        yield (
-            f"{job.model.mtp_layers} multi-token-prediction layers of {job.model.name} are in "
-            "memory and in the checkpoint, but not in step time (A18)"
-        )

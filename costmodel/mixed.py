@@ -133,6 +133,7 @@ class MixedPipeline:
         seconds = np.zeros(self.layout.pp)
         seconds[0] += float(step.end_seconds(self.jobs[0], self.axes).embedding[0])
         seconds[-1] += float(step.end_seconds(self.jobs[-1], self.axes).head[0])
+        seconds[-1] += self.job.model.mtp_layers * self.layer_s[-1]
         return seconds
 
     @cached_property

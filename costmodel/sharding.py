@@ -64,6 +64,12 @@ def prediction_parameters(
     return blocks * dense, blocks * experts / (np.asarray(ep) * np.asarray(etp))
 
 
+def _with_prediction(job: Job, layers: Ints, head: Flags) -> Ints:
+    """Layers of a stage and, where the loss head stands, of its prediction blocks."""
+    blocks = job.model.mtp_layers
+    return layers + np.where(head, blocks, 0) if blocks else layers
+
+
 def _latent_parameters(model: Model) -> int:
     """Down-projections of one layer's multi-head latent attention (DeepSeek-V2, section 2.1)."""
     mla = model.mla
@@ -177,6 +183,7 @@ def sync_seconds(
     size = job.gpus // (np.asarray(tp) * pp) if group is None else group
     ranks = placement.replicas(job, size, tp, pp, cp)
     sharded = ranks if shard is None else placement.replicas(job, shard, tp, pp, cp)
+    stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
     dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
     once = np.where(z >= 2, dense - layers, dense)
@@ -259,6 +266,7 @@ def optimizer_seconds(
     """
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
+    stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
     dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     held = dense / np.where(z >= 1, size, 1)
     if job.model.moe is not None:

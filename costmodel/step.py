@@ -98,19 +98,29 @@ class Mixed:
     """One for each kind, shape (layouts, stages)."""
     totals: tuple[Ints | int, ...]
     """The same over all stages."""
+    predicting: Ints
+    """Multi-token-prediction blocks, where the loss head stands: layers of the first kind. Shape
+    (layouts, stages)."""
+    blocks: int
+    """The same over all stages."""
 
     def stage(self, seconds: Callable[[LayerKind], Array]) -> Array:
         """Sum over the layers of each stage, shape (layouts, stages)."""
         return sum_of(
-            count * np.asarray(seconds(kind))[..., None]
-            for kind, count in zip(self.kinds, self.counts, strict=True)
+            count * np.asarray(seconds(kind))[..., None] for kind, count in self.priced()
         )
 
     def all_stages(self, seconds: Callable[[LayerKind], Array]) -> Array:
         """Sum over all layers."""
-        return sum_of(
+        found = sum_of(
             total * seconds(kind) for kind, total in zip(self.kinds, self.totals, strict=True)
         )
+        return found + self.blocks * seconds(self.kinds[0]) if self.blocks else found
+
+    def priced(self) -> list[tuple[LayerKind, Ints]]:
+        """Kinds with their layers on each stage, prediction blocks among them."""
+        pairs = list(zip(self.kinds, self.counts, strict=True))
+        return [*pairs, (self.kinds[0], self.predicting)] if self.blocks else pairs
 
 
 def sum_of(values: Iterable[Array]) -> Array:
@@ -121,12 +131,15 @@ def sum_of(values: Iterable[Array]) -> Array:
 def mixed_layers(job: Job, axes: Axes, stages: Stages) -> Mixed:
     """All layers alike, or the first of each stage recomputing and the rest keeping everything."""
     told = layer_kind(job, axes, axes.recompute)
+    blocks = job.model.mtp_layers
+    predicting = blocks * stages.last.astype(np.int64)
     if stages.recomputed is None:
-        return Mixed((told,), (stages.layers,), (job.model.layers,))
+        return Mixed((told,), (stages.layers,), (job.model.layers,), predicting, blocks)
     kept = layer_kind(job, axes, np.full_like(axes.recompute, NONE))
     again = np.sum(stages.recomputed, axis=-1)
     counts = (stages.recomputed, stages.layers - stages.recomputed)
-    return Mixed((told, kept), counts, (again, job.model.layers - again))
+    totals = (again, job.model.layers - again)
+    return Mixed((told, kept), counts, totals, predicting, blocks)
 
 
 def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
@@ -152,17 +165,18 @@ def step_parts(job: Job, axes: Axes, stages: Stages) -> StepParts:
         return count
 
     def layers(seconds: Callable[[LayerKind], Array]) -> Array:
-        return sum_of(
-            at_worst(count) * seconds(kind)
-            for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
-        )
+        return sum_of(at_worst(count) * seconds(kind) for kind, count in mixed.priced())
 
-    end_work = at_worst(stages.first) * ends.embedding + at_worst(stages.last) * ends.head
+    first, last = at_worst(stages.first), at_worst(stages.last)
     sync, optimizer = once_a_step(job, axes, stages, mixed)
     parts = {
-        "compute": layers(lambda kind: kind.terms.compute.total) + end_work,
+        "compute": layers(lambda kind: kind.terms.compute.total)
+        + first * ends.parts[0].compute.total
+        + last * ends.parts[1].compute.total,
         "recompute": layers(lambda kind: kind.terms.recompute),
-        "tp_comm": layers(lambda kind: kind.terms.tp_comm.total),
+        "tp_comm": layers(lambda kind: kind.terms.tp_comm.total)
+        + first * ends.parts[0].tp_comm.total
+        + last * ends.parts[1].tp_comm.total,
         "cp_comm": layers(lambda kind: kind.terms.cp_comm.total),
         "ep_comm": layers(lambda kind: kind.terms.ep_comm.total),
         "offload": layers(lambda kind: kind.terms.offload.total),
@@ -191,16 +205,24 @@ def message_seconds(job: Job, axes: Axes) -> Array:
 class Ends:
     """Seconds of one microbatch beside the layers: on the first stage and where the head stands."""
 
-    embedding: Array
-    head: Array
+    parts: tuple[terms.EndTerms, terms.EndTerms]
+    """Embedding and head."""
+
+    @property
+    def embedding(self) -> Array:
+        """Kernels and traffic of the embedding."""
+        return self.parts[0].total
+
+    @property
+    def head(self) -> Array:
+        """Kernels and traffic of the loss head."""
+        return self.parts[1].total
 
 
 def end_seconds(job: Job, axes: Axes) -> Ends:
     """Embedding and loss head of each layout."""
-    return Ends(
-        terms.embedding_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
-        terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch).total,
-    )
+    where = (job, axes.tp, axes.cp, axes.micro_batch)
+    return Ends((terms.embedding_seconds(*where), terms.head_seconds(*where)))
 
 
 def stage_seconds(mixed: Mixed, stages: Stages, ends: Ends) -> Array:

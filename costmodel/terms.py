@@ -160,14 +160,71 @@ def _ep_comm(
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
 
 
-def head_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Seconds:
-    """Loss head of one microbatch: axes (tp, cp, micro_batch)."""
-    return compute.loss_head(job, machine(job), tokens_per_gpu(job, cp, micro_batch), tp)
+@dataclass(frozen=True)
+class EndTerms:
+    """Embedding or loss head of one microbatch: kernels, and traffic among tensor ranks."""
+
+    compute: Seconds
+    tp_comm: Seconds
+
+    @property
+    def total(self) -> Array:
+        """Forward plus backward, both parts."""
+        return self.compute.total + self.tp_comm.total
 
 
-def embedding_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Seconds:
-    """Embedding look-up of one microbatch: axes (tp, cp, micro_batch)."""
-    return compute.embedding(job, machine(job), tokens_per_gpu(job, cp, micro_batch))
+LOSS_REDUCTIONS = 3
+"""All-reduces of one fp32 number a token in a vocabulary-parallel loss: greatest logit, own logit,
+sum of exponentials (Megatron-LM, tensor_parallel/cross_entropy.py)."""
+
+
+def head_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> EndTerms:
+    """Loss head of one microbatch: axes (tp, cp, micro_batch).
+
+    Its input is gathered and the input's gradient scattered, or all-reduced without sequence
+    parallelism: the bytes of one all-reduce of the hidden state (Korthikanti 2022, section 4.2.2),
+    taken as half each way. Sums of the loss run over the tensor ranks (Shoeybi 2019, section 3);
+    a loss that is not vocabulary-parallel gathers the 16-bit logits instead. A prediction block
+    (terms of its layer aside) has a head of its own, an embedding of the next token, norms, and a
+    product of both, 2h wide, into h, which is gathered (DeepSeek-V3 technical report 2024,
+    section 2.2; Megatron Core, multi_token_prediction.py: eh_proj).
+    """
+    rates, tokens = machine(job), tokens_per_gpu(job, cp, micro_batch)
+    work = compute.loss_head(job, rates, tokens, tp)
+    pair = _end_pair(job, rates, tokens, tp)
+    ranks = collectives.group(rates.levels, tp, np.asarray(1))
+    if job.software.vocab_parallel_loss:
+        sums = LOSS_REDUCTIONS * collectives.all_reduce(ranks, 4.0 * tokens)
+    else:
+        sums = collectives.all_gather(ranks, 2.0 * tokens * job.model.vocab)
+    factor, blocks = job.software.tp_factor, job.model.mtp_layers
+    comm = Seconds(pair.forward + factor * sums, pair.backward)
+    if blocks:
+        work = work.scaled(1.0 + blocks) + compute.prediction_input(job, rates, tokens, tp).scaled(
+            float(blocks)
+        )
+        # The head once more; the embedding's sum and the gathered product, a pair each.
+        comm = comm.scaled(1.0 + blocks) + pair.scaled(2.0 * blocks)
+    return EndTerms(work, comm)
+
+
+def embedding_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> EndTerms:
+    """Embedding look-up of one microbatch: axes (tp, cp, micro_batch).
+
+    The table is cut over tp by rows: the ranks' outputs are summed, by a scatter whose gradient is
+    gathered, or by an all-reduce (Shoeybi 2019, section 3); taken as half each way.
+    """
+    rates, tokens = machine(job), tokens_per_gpu(job, cp, micro_batch)
+    return EndTerms(
+        compute.embedding(job, rates, tokens), _end_pair(job, rates, tokens, tp)
+    )
+
+
+def _end_pair(job: Job, rates: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """A gather of the hidden state one way and a scatter the other; nothing to hide behind."""
+    ranks = collectives.group(rates.levels, tp, np.asarray(1))
+    half = collectives.all_gather(ranks, 2.0 * tokens * job.model.hidden) * job.software.tp_factor
+    return Seconds(half, half)
 
 
 def message_seconds(

@@ -18,7 +18,14 @@ import numpy as np
 from layoutopt.costmodel.axes import Flags, Ints, ints
 from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import STAGES, Table, Tables, held_layers, stage_shapes
+from layoutopt.optimizer.tables import (
+    STAGES,
+    Table,
+    Tables,
+    held_layers,
+    priced_layers,
+    stage_shapes,
+)
 
 AXES = ("tp", "cp", "pp", "micro_batch", "experts")
 LAYER_SHARES = ("tp", "cp", "micro_batch", "experts")
@@ -187,7 +194,7 @@ def _pipeline(
 ) -> Ints:
     """The pipeline's time with the least layer and the best number of chunks: the constraints of
     objective.pipeline_time, evaluated for each shape."""
-    ends, layers = _ends(tables, rows), space.job.model.layers
+    ends, layers = _ends(tables, rows), priced_layers(space.job)
     host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
     link_of = {pp: code for code, pps in enumerate(tables.links) for pp in pps}
     best = np.full(len(rows), HUGE)
@@ -203,7 +210,7 @@ def _pipeline(
         always = always + vpp * pp * entry["m_host"] + (pp - 1) * host
         slowest = np.zeros_like(many)
         for stage in stage_shapes(space.job, pp):
-            work = vpp * pp * stage.layers * many + (layers - stage.layers) * once
+            work = vpp * pp * stage.priced * many + (layers - stage.priced) * once
             for name, stands in (("embedding", stage.first), ("head", stage.last)):
                 work = work + (vpp * pp * entry[f"m_{name}"] if stands else entry[name])
             slowest = np.maximum(slowest, -(-(work + always) // vpp))

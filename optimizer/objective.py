@@ -12,7 +12,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import Tables, hiding_passes, stage_shapes
+from layoutopt.optimizer.tables import Tables, hiding_passes, priced_layers, stage_shapes
 from layoutopt.optimizer.variables import Degrees, Rows
 
 if TYPE_CHECKING:
@@ -116,7 +116,7 @@ def pipeline_time(
 
     For each (pp, vpp) and each stage that may be slowest, times vpp to keep whole numbers.
     """
-    layers = space.job.model.layers
+    layers = priced_layers(space.job)
     layer = columns("layer", "total") + repeated.plain
     layer_m = columns("layer", "m_total") + repeated.times_m
     ends_m = columns("ends", "m_embedding") + columns("ends", "m_head") + columns("ends", "m_host")
@@ -129,7 +129,7 @@ def pipeline_time(
         always = vpp * (vpp * pp * message_m + (pp - 1) * message)
         always += vpp * pp * columns("ends", "m_host") + (pp - 1) * _host(space, tables)
         for shape in stage_shapes(space.job, pp):
-            work = vpp * pp * shape.layers * layer_m + (layers - shape.layers) * layer
+            work = vpp * pp * shape.priced * layer_m + (layers - shape.priced) * layer
             work += _end(columns, "embedding", pp, vpp, shape.first)
             work += _end(columns, "head", pp, vpp, shape.last)
             degrees.model.add(vpp * total >= work + always).only_enforce_if(literal)
@@ -156,7 +156,7 @@ def _most(space: Space, tables: Tables, columns: Columns) -> int:
         for name in tables.ends.columns
         if name not in ("rounds", "logits")
     )
-    pps = [pp * shape.layers for pp in space.values["pp"] for shape in stage_shapes(space.job, pp)]
+    pps = [pp * shape.priced for pp in space.values["pp"] for shape in stage_shapes(space.job, pp)]
     return max(pps) * layer + max(pp * vpp + pp for pp, vpp in space.chunks) * ends
 
 

@@ -176,6 +176,7 @@ def _variants(
 
     for variant in variants_of(space, able):
         told = np.full_like(axes.tp, variant.code)
+        head = ends.head + job.model.mtp_layers * layer(variant.code)
         first = layer(NONE) if variant.partly else layer(variant.code)
         mode = choices.with_recompute(columns["mode"], variant.code)
         legal = np.isin(mode, ints(space.values["mode"]))
@@ -189,7 +190,7 @@ def _variants(
             layer_s=first,
             again_s=layer(variant.code) - first,
             embedding_s=np.broadcast_to(ends.embedding, axes.tp.shape),
-            head_s=np.broadcast_to(ends.head, axes.tp.shape),
+            head_s=np.broadcast_to(head, axes.tp.shape),
             fixed_s=np.broadcast_to(fixed, axes.tp.shape),
             share=share,
         )

@@ -8,7 +8,7 @@ import numpy as np
 
 from layoutopt.errors import InternalError
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import Table, Tables, hiding_passes, stage_shapes
+from layoutopt.optimizer.tables import Table, Tables, hiding_passes, priced_layers, stage_shapes
 
 Entries = Mapping[str, int]
 
@@ -57,7 +57,7 @@ def _pipeline(
     plain: int,
     times_m: int,
 ) -> int:
-    layers, pp, vpp = space.job.model.layers, chosen["pp"], chosen["vpp"]
+    layers, pp, vpp = priced_layers(space.job), chosen["pp"], chosen["vpp"]
     once, many = layer["total"] + plain, layer["m_total"] + times_m
     link = next(code for code, pps in enumerate(tables.links) if pp in pps)
     host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
@@ -65,7 +65,7 @@ def _pipeline(
     always += vpp * pp * ends["m_host"] + (pp - 1) * host
     totals = [layers * many + ends["m_embedding"] + ends["m_head"] + ends["m_host"]]
     for shape in stage_shapes(space.job, pp):
-        work = vpp * pp * shape.layers * many + (layers - shape.layers) * once
+        work = vpp * pp * shape.priced * many + (layers - shape.priced) * once
         for name, here in (("embedding", shape.first), ("head", shape.last)):
             work += vpp * pp * ends[f"m_{name}"] if here else ends[name]
         totals.append(-(-(work + always) // vpp))

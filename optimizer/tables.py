@@ -76,6 +76,8 @@ class StageShape:
     layers: int
     first: bool
     last: bool
+    priced: int
+    """``layers`` and, where the loss head stands, the prediction blocks, which take as long."""
 
 
 @dataclass(frozen=True)
@@ -112,11 +114,16 @@ class Tables:
 
 def stage_shapes(job: Job, pp: int) -> tuple[StageShape, ...]:
     """The stages of ``even_classes`` for one pp, without repeats."""
-    return _stage_shapes(job.model.layers, pp)
+    return _stage_shapes(job.model.layers, job.model.mtp_layers, pp)
+
+
+def priced_layers(job: Job) -> int:
+    """Layers of the model, and prediction blocks."""
+    return job.model.layers + job.model.mtp_layers
 
 
 @lru_cache(maxsize=4096)
-def _stage_shapes(layers_of_model: int, pp: int) -> tuple[StageShape, ...]:
+def _stage_shapes(layers_of_model: int, blocks: int, pp: int) -> tuple[StageShape, ...]:
     stages = even_classes(layers_of_model, ints(pp))
     found: dict[int, StageShape] = {}
     for name, index, layers, first, last in zip(
@@ -127,7 +134,8 @@ def _stage_shapes(layers_of_model: int, pp: int) -> tuple[StageShape, ...]:
         stages.last[0].tolist(),
         strict=True,
     ):
-        found.setdefault(index, StageShape(name, layers, first, last))
+        priced = layers + (blocks if last else 0)
+        found.setdefault(index, StageShape(name, layers, first, last, priced))
     return tuple(found.values())
 
 
@@ -264,7 +272,8 @@ class _Builder:
         largest = 0
         for pp, vpp in self.space.chunks:
             for stage in stage_shapes(self.job, pp):
-                layer = 5 * (pp * stage.layers + (self.job.model.layers - stage.layers) // vpp + 1)
+                rest = (priced_layers(self.job) - stage.priced) // vpp
+                layer = 5 * (pp * stage.priced + rest + 1)
                 ends = 2 * (pp + 1) + pp
                 messages = vpp * pp + pp
                 once = 2 * (int(hiding_passes(self.job, pp, vpp)) + 2) + 1
@@ -274,13 +283,13 @@ class _Builder:
     @cached_property
     def reach(self) -> float:
         """Seconds that the largest expression of the model can come to, multiplied out."""
-        layers, most = self.job.model.layers, 0.0
+        layers, most = priced_layers(self.job), 0.0
         layer = 3 * max(float(np.max(column)) for column in self.layer_s.values())
         ends = 5 * max(float(np.max(column)) for column in self.ends_s.values())
         shard = max(float(np.max(column)) for column in self.shard_s.values())
         shard *= max(1.0, float(np.max(self._rounds(*self.ends_rows.T))))
         for pp, vpp in self.space.chunks:
-            stages = pp * max(shape.layers for shape in stage_shapes(self.job, pp))
+            stages = pp * max(shape.priced for shape in stage_shapes(self.job, pp))
             most = max(most, vpp * stages * (layer + shard) + vpp * (vpp + 1) * pp * ends)
         return most + layers * (layer + shard)
 

@@ -99,7 +99,6 @@ def test_an_answer_leans_on_what_it_uses() -> None:
         (job(software=soft(fused_norm=False)), LAYOUT, "A13"),
         (job(), replace(LAYOUT, zero_stage=3), "A15"),
         (job(), replace(LAYOUT, axis_order="cp-tp-ep-dp-pp"), "A18"),
-        (job(SMALL.model_copy(update={"mtp_layers": 1})), LAYOUT, "A18"),
     ],
 )
 def test_an_assumption_is_named_where_it_bears_and_not_elsewhere(
@@ -124,11 +123,6 @@ def test_estimates_carry_both() -> None:
     assert got.warnings == ()
 
 
-def changed(**fields: object) -> Model:
-    """The small model, changed."""
-    return SMALL.model_copy(update=fields)
-
-
 @pytest.mark.parametrize(
     ("asked", "layout", "words"),
     [
@@ -138,7 +132,6 @@ def changed(**fields: object) -> Model:
         (job(precision="fp32"), LAYOUT, "activations are counted in 2 bytes"),
         (job(), replace(LAYOUT, axis_order="cp-tp-ep-dp-pp"), "axis_order cp-tp-ep-dp-pp"),
         (job(), replace(LAYOUT, schedule="zbv"), "schedule zbv: forward pass"),
-        (job(changed(mtp_layers=1)), LAYOUT, "1 multi-token-prediction layers of small"),
     ],
 )
 def test_what_goes_beyond_is_said(asked: Job, layout: Layout, words: str) -> None:

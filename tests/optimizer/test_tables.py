@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import islice
 
 import numpy as np
 import pytest
@@ -51,6 +53,21 @@ def test_integer_steps_are_the_cost_models(name: str) -> None:
         assert clock.step_s(quanta) == pytest.approx(seconds, rel=1e-9, abs=allowed)
     least = int(floors_of(space, tables).shape.columns["step"].min())
     assert tables.delta <= 1.05 * SHARE_OF_STEP * least + 3
+
+
+def test_prediction_blocks_are_in_both() -> None:
+    """Blocks of a last stage: the integer model, its floors and the cost model know them alike."""
+    asked = large("1T on 16,384")
+    model = asked.job.model.model_copy(update={"mtp_layers": 2})
+    space = space_of(replace(asked, job=replace(asked.job, model=model)))
+    tables = tables_of(space)
+    clock, shape = Clock(space.job, tables), floors_of(space, tables).shape
+    allowed = clock.scale * tables.seconds(tables.delta)
+    for chosen in islice(sample(space), 40):
+        quanta = step_quanta(space, tables, chosen)
+        seconds = estimate(space.job, layout_of(space.question, chosen)).step.time_s
+        assert clock.step_s(quanta) == pytest.approx(seconds, rel=1e-9, abs=allowed)
+        assert entries(shape, chosen)["step"] <= quanta
 
 
 @pytest.mark.parametrize("name", LARGE)

@@ -60,6 +60,8 @@ def _held(chunks: list[Chunk]) -> dict[str, float]:
 
 def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -> Once:
     layers = sum(piece.name == "layer" for chunk in chunks for piece in chunk.pieces)
+    if int(axes.pp[0]) == 1:
+        layers -= job.model.mtp_layers  # the terms know what stands beside the only stage's head
     mine = _held(chunks)
     priced = {**mine, "embedding": first["embedding"], "head": first["head"]}
     whole = bool(axes.shard_degree[0] == axes.group[0])

@@ -11,7 +11,7 @@ import numpy as np
 
 from layoutopt.costmodel import compute, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
-from layoutopt.costmodel.axes import NONE, Axes, Ints, axes_of, ints
+from layoutopt.costmodel.axes import NONE, Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.machine import machine
@@ -81,6 +81,7 @@ def model_pieces(job: Job, layout: Layout) -> list[list[Chunk]]:
             if (stage, chunk) == spots[0]:
                 pieces.insert(0, _embedding(job, layout))
             if (stage, chunk) == spots[-1]:
+                pieces += [layers.prediction] * job.model.mtp_layers
                 pieces.append(_head(job, layout))
             row.append(Chunk(tuple(pieces)))
         found.append(row)
@@ -123,6 +124,11 @@ class _Layers:
 
     def layer(self, again: bool) -> Piece:
         return self.told if again else self.kept
+
+    @property
+    def prediction(self) -> Piece:
+        """The layer of a multi-token-prediction block; what it holds is counted with its loss."""
+        return replace(self.told, saved_kib=0, working_kib=0)
 
 
 def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
@@ -212,8 +218,8 @@ def _embedding(job: Job, layout: Layout) -> Piece:
     cost = terms.embedding_seconds(job, axes.tp, axes.cp, axes.micro_batch)
     return Piece(
         name="embedding",
-        forward=_kept(("compute", _one(cost.forward))),
-        backward=_kept(("compute", _one(cost.backward))),
+        forward=_end_parts(cost.compute.forward, cost.tp_comm.forward),
+        backward=_end_parts(cost.compute.backward, cost.tp_comm.backward),
         weight_s=0.0,
         saved_kib=0,
         working_kib=0,
@@ -230,16 +236,21 @@ def _head(job: Job, layout: Layout) -> Piece:
     if first:
         ends = ends - sharding.stage_parameters(job, axes.tp, 0.0, yes, no)
     # One product forward, two backward, and the cross-entropy's traffic half and half.
-    weight = _one(cost.backward) - _one(cost.forward)
+    work = cost.compute
+    weight = _one(work.backward) - _one(work.forward)
     return Piece(
         name="head",
-        forward=_kept(("compute", _one(cost.forward))),
-        backward=_kept(("compute", _one(cost.backward) - weight)),
+        forward=_end_parts(work.forward, cost.tp_comm.forward),
+        backward=_end_parts(work.backward - weight, cost.tp_comm.backward),
         weight_s=weight,
         saved_kib=0,
         working_kib=int(logits[0]),
         parameters=_one(ends),
     )
+
+
+def _end_parts(work: Array, tp_comm: Array) -> Parts:
+    return _kept(("compute", _one(work)), ("tp_comm", _one(tp_comm)))
 
 
 def message_s(job: Job, layout: Layout) -> float:
