@@ -58,6 +58,7 @@ MATTERS_TO: dict[str, Callable[[Job], bool]] = {
         ),
         _has_experts,
     ),
+    "scan_rate": lambda job: job.model.mamba is not None,
     "unfused_norm_bytes": lambda job: not fused_norm(job),
     "fused_score_bytes": lambda job: attention_kernel(job) == "fused_softmax",
     "unfused_score_bytes": lambda job: attention_kernel(job) == "unfused",

@@ -7,12 +7,18 @@ from __future__ import annotations
 
 import numpy as np
 
-from layoutopt.costmodel import sharding, terms
+from layoutopt.costmodel import mamba, sharding, terms
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
-from layoutopt.costmodel.compute import dense_share
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.costmodel.memory_fit import memory_fit
+from layoutopt.costmodel.shares import (
+    attention_share,
+    blocks_share,
+    dense_share,
+    expert_share,
+    mamba_share,
+)
 from layoutopt.units import KIB
 
 
@@ -69,17 +75,20 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     model, narrow = job.model, machine(job).gemm_bytes
     kept = min(2.0, max(1.0, narrow))
     norm = 2.0 + kept + (0.0 if fused_norm(job) else memory_fit(job).unfused_norm_bytes)
-    hidden = 2 * norm * model.hidden / share
-    attention = _attention_bytes_a_token(job, tp, kept)
+    hidden = blocks_share(model) * norm * model.hidden / share
+    attention = attention_share(model) * _attention_bytes_a_token(job, tp, kept)
+    if model.mamba is not None:
+        mixer = mamba.saved_bytes_a_token(model.mamba, tp, kept)
+        attention = attention + mamba_share(model) * mixer
     dropout = _dropout_bytes(job) * model.hidden / share
-    mlp = dense_share(job) * _mlp_bytes(job, model.ffn / tp, kept)
+    mlp = dense_share(model) * _mlp_bytes(job, model.ffn / tp, kept)
     if model.moe is not None:
         moe = model.moe
         copies = moe.top_k * np.asarray(etp) / tp
         inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept)
         routed = copies * ((2.0 + kept) * model.hidden + inner)
         shared = _mlp_bytes(job, moe.shared_ffn / tp, kept)
-        mlp = mlp + (1 - dense_share(job)) * (routed + shared)
+        mlp = mlp + expert_share(model) * (routed + shared)
     return hidden + attention + dropout + mlp
 
 
@@ -125,7 +134,7 @@ def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
     if kernel.startswith("flash"):
         return 0.0
     dropout = 0.0 if job.model.gated_mlp and job.software.fused_activation else 3.0
-    return (
+    return attention_share(job.model) * (
         (2.0 + dropout if kernel == "fused_softmax" else 9.0)
         * job.model.heads
         * job.training.seq_len
@@ -145,7 +154,7 @@ def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
     if model.moe is not None:
         copies = model.moe.top_k * np.asarray(etp) / tp
         act = copies * kept * model.moe.expert_ffn / np.asarray(etp)
-        dropped = dropped + (1 - dense_share(job)) * act
+        dropped = dropped + expert_share(model) * act
     return dropped
 
 
@@ -156,9 +165,11 @@ def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
     q, v and the first inner one are kept (the last one's output nothing needs).
     """
     model = job.model
-    products = 2.0 * (model.q_width + model.kv_width + model.ffn)
-    attention = 2.0 * model.q_width + 4.0 * model.heads
-    return 2.0 * model.hidden / share + (attention + products) / tp
+    mixed = 2.0 * (model.q_width + model.kv_width) + 2.0 * model.q_width + 4.0 * model.heads
+    products = attention_share(model) * mixed + 2.0 * model.ffn
+    if model.mamba is not None:
+        products = products + mamba_share(model) * 2.0 * (model.mamba.projected + model.mamba.inner)
+    return 2.0 * model.hidden / share + products / tp
 
 
 def working_kib(
@@ -207,8 +218,9 @@ def _unsummed_bytes(job: Job, tp: Ints, ep: Ints, etp: Ints | int) -> Array:
 def _widest_mlp(job: Job, tp: Ints) -> Array:
     """Inner elements a token of the widest MLP: the dense one, or a token's copies in experts."""
     model, moe = job.model, job.model.moe
-    dense = model.ffn if dense_share(job) > 0 else 0
-    return np.asarray(max(dense, moe.top_k * moe.expert_ffn if moe else 0) / tp)
+    dense = model.ffn if dense_share(model) > 0 else 0
+    mixer = model.mamba.projected / 2 if model.mamba else 0
+    return np.asarray(max(dense, mixer, moe.top_k * moe.expert_ffn if moe else 0) / tp)
 
 
 def logits_kib(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> Ints:

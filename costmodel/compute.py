@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
-from layoutopt.costmodel.counts import count, mean_context_tokens
+from layoutopt.costmodel.counts import mean_context_tokens
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import (
     Machine,
@@ -21,6 +21,7 @@ from layoutopt.costmodel.machine import (
     dispatcher,
     fused_norm,
 )
+from layoutopt.costmodel.shares import attention_share, blocks_share, dense_share, expert_share
 
 
 @dataclass(frozen=True)
@@ -158,12 +159,12 @@ def elementwise(job: Job, machine: Machine, tokens: Array, tp: Ints, sp: Flags) 
     norm = machine.reach.norm_bytes if fused else machine.reach.unfused_norm_bytes
     hidden_share = np.where(sp, tp, 1)
     norms = model.norms_per_layer * norm * model.hidden / hidden_share
-    residuals = 2 * 6.0 * model.hidden / hidden_share
-    rotary = 4.0 * (model.q_width + model.kv_width) / tp
-    activation = dense_share(job) * (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
+    residuals = blocks_share(model) * 6.0 * model.hidden / hidden_share
+    rotary = attention_share(model) * 4.0 * (model.q_width + model.kv_width) / tp
+    activation = dense_share(model) * (6.0 if model.gated_mlp else 4.0) * model.ffn / tp
     others = job.software.elementwise_factor * (residuals + rotary + activation)
     seconds = tokens * (norms + others) / machine.memory_bytes_per_s
-    kernels = model.norms_per_layer * (1 if fused else 5) + 4
+    kernels = model.norms_per_layer * (1 if fused else 5) + 2 * blocks_share(model)
     forward = seconds + kernels * machine.gap_s
     return Seconds(forward, 2 * forward)
 
@@ -242,12 +243,13 @@ def host_floor(job: Job, machine: Machine, ep: Ints) -> Seconds:
     graphs = cuda_graphs(job)
     if graphs == "full":
         return ZERO
+    model, moe, reach = job.model, job.model.moe, machine.reach
     launches = np.asarray(0.0 if graphs == "layers" else 20.0 if fused_norm(job) else 32.0)
-    moe, reach = job.model.moe, machine.reach
+    launches = launches * blocks_share(model) / 2
     if moe is not None:
         experts = reach.expert_launches + reach.grouped_launches * moe.experts / ep
         left = reach.graphed_share if graphs == "layers" else 1.0
-        launches = launches + (1 - dense_share(job)) * left * job.software.router_factor * experts
+        launches = launches + expert_share(model) * left * job.software.router_factor * experts
     seconds = launches * reach.launch_s
     return Seconds(seconds, 2 * seconds)
 
@@ -300,9 +302,3 @@ def _count_wait(job: Job, machine: Machine) -> float:
     if dispatcher(job) != "alltoall" or cuda_graphs(job) == "full":
         return 0.0
     return machine.reach.router_s * job.software.router_factor
-
-
-def dense_share(job: Job) -> float:
-    """Share of the model's layers that have a dense MLP."""
-    counts = count(job.model)
-    return 1 - counts.moe_layers / counts.layers

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
-from layoutopt.costmodel.model import Mla, Model, Moe
+from layoutopt.costmodel.model import Mamba, Mla, Model, Moe
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,23 @@ class Counts:
     mtp_params: int
     """ONE multi-token-prediction block; not in ``total``."""
     mtp_layers: int
+    attention_layers: int
+    dense_layers: int
+    """Layers with a dense MLP."""
+    mamba_layers: int = 0
+    mamba_params: int = 0
+    """ONE Mamba-2 mixer, with its convolution and gated norm."""
+
+    @property
+    def shared_layer_params(self) -> float:
+        """One layer on average without its routed experts: what data parallelism replicates."""
+        body = (
+            self.attention_layers * self.attention_params
+            + self.mamba_layers * self.mamba_params
+            + self.dense_layers * self.dense_mlp_params
+            + self.moe_layers * (self.router_params + self.shared_expert_params)
+        )
+        return self.norm_params + body / self.layers
 
     @property
     def dense_layer_params(self) -> int:
@@ -89,8 +106,12 @@ class Counts:
             self.embedding_params
             + self.head_params
             + self.final_norm_params
-            + (self.layers - self.moe_layers) * self.dense_layer_params
-            + self.moe_layers * self.moe_layer_params(experts)
+            + self.layers * self.norm_params
+            + self.attention_layers * self.attention_params
+            + self.mamba_layers * self.mamba_params
+            + self.dense_layers * self.dense_mlp_params
+            + self.moe_layers
+            * (self.router_params + self.shared_expert_params + experts * self.expert_params)
         )
 
 
@@ -123,6 +144,10 @@ def count(model: Model) -> Counts:
         vocabulary_params=vocabulary if model.tied_embeddings else 2 * vocabulary,
         mtp_params=0,
         mtp_layers=model.mtp_layers,
+        attention_layers=model.attention_layers,
+        dense_layers=model.dense_layers,
+        mamba_layers=model.mamba.layers if model.mamba else 0,
+        mamba_params=_mamba_params(model.hidden, model.mamba) if model.mamba else 0,
     )
     return _with_mtp(model, without_mtp)
 
@@ -177,6 +202,14 @@ def _mla_params(model: Model, mla: Mla) -> int:
     return query + down + up + out + (bias if model.qkv_bias else 0)
 
 
+def _mamba_params(hidden: int, mamba: Mamba) -> int:
+    """In- and out-projection, convolution with bias over x, B and C, decay, step and skip of each
+    head, gated norm (Dao and Gu 2024, section 7; transformers, Mamba2Mixer)."""
+    mixed = mamba.inner + 2 * mamba.groups * mamba.state
+    products = hidden * (mamba.projected + mamba.inner)
+    return products + mixed * (mamba.conv + 1) + 3 * mamba.heads + mamba.inner
+
+
 def _mlp_params(model: Model, width: int, bias: bool) -> int:
     into = 2 * width if model.gated_mlp else width
     return model.hidden * (into + width) + (into + model.hidden if bias else 0)
@@ -203,7 +236,11 @@ def matmul_flops_per_token_forward(model: Model) -> int:
     moe, hidden = model.moe, model.hidden
     bare = _without_biases(model)
     parts = count(bare)
-    layer = parts.attention_params * model.layers + parts.dense_mlp_params * model.dense_layers
+    layer = parts.attention_params * model.attention_layers
+    layer += parts.dense_mlp_params * model.dense_layers
+    if model.mamba:
+        mixer = hidden * (model.mamba.projected + model.mamba.inner)
+        layer += mixer * model.mamba.layers
     if moe:
         layer += model.moe_layers * (
             parts.router_params + parts.shared_expert_params + moe.top_k * parts.expert_params
@@ -246,7 +283,24 @@ def attention_flops_per_token_forward(model: Model, seq_len: int) -> float:
     else:
         score = value = model.head_dim
     per_layer = 2 * mean_context_tokens(model, seq_len) * model.heads * (score + value)
-    return model.layers * per_layer
+    return model.attention_layers * per_layer
+
+
+def scan_flops(mamba: Mamba) -> float:
+    """FLOPs of the scan for one token and layer, forward.
+
+    Within a chunk of Q tokens: scores of C and B, 2 Q N for each group, and their sum over the
+    inputs, 2 Q P for each head; into a chunk's state and out of it 2 N P each for each head (Dao
+    and Gu 2024, section 6, with state N and heads P wide). Chunks are computed whole, as the
+    published kernels do.
+    """
+    inside = 2 * mamba.chunk * (mamba.groups * mamba.state + mamba.inner)
+    return inside + 4.0 * mamba.state * mamba.inner
+
+
+def scan_flops_per_token_forward(model: Model) -> float:
+    """FLOPs of the Mamba-2 scans for one token through all layers, forward."""
+    return model.mamba.layers * scan_flops(model.mamba) if model.mamba else 0.0
 
 
 def flops_6nd_per_token(model: Model) -> int:
@@ -255,9 +309,11 @@ def flops_6nd_per_token(model: Model) -> int:
 
 
 def model_flops_per_token(model: Model, seq_len: int) -> float:
-    """FLOPs of one trained token, recompute not counted: 6 * active + 3 * causal attention.
+    """FLOPs of one trained token, recompute not counted: 6 * active + 3 * causal attention, and as
+    much of scans.
 
     Forward and backward; the backward pass of attention is twice its forward. ``active`` holds
     the input table, although a look-up is no arithmetic: that is the convention of ``mfu`` here.
     """
-    return flops_6nd_per_token(model) + 3 * attention_flops_per_token_forward(model, seq_len)
+    mixing = attention_flops_per_token_forward(model, seq_len) + scan_flops_per_token_forward(model)
+    return flops_6nd_per_token(model) + 3 * mixing

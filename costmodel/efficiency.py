@@ -81,6 +81,10 @@ class Efficiency(Frozen):
     """The same for each expert that a GPU holds."""
     graphed_share: float
     """Share of the two that is left where graphs capture attention, router and preparation."""
+    scan_rate: float
+    """Rate of Mamba-2's scan, its operands' traffic included, over that of a large product. On an
+    A100 it takes as long as FlashAttention 2 at 2,048 tokens, which has 5.3 times the FLOPs
+    (Dao and Gu 2024, arXiv 2405.21060, figure 10: state 64, chunks of 256): 0.14."""
     cast_bytes: float
     """Bytes moved per operand element to quantise it for an 8- or 4-bit product."""
     power_exponent: float

@@ -41,6 +41,37 @@ class Mla(Frozen):
     v_head_dim: int
 
 
+class Mamba(Frozen):
+    """Mamba-2 layers of a hybrid stack (Dao and Gu 2024, arXiv 2405.21060)."""
+
+    layers: int
+    """Layers with a Mamba-2 mixer."""
+    attention_layers: int
+    """Layers with attention."""
+    heads: int
+    head_dim: int
+    state: int
+    """Width of the state, for each head element."""
+    groups: int
+    """Groups of heads that share B and C."""
+    conv: int = 4
+    """Tokens that the convolution sees."""
+    chunk: int = 256
+    """Tokens of a chunk of the scan."""
+    alone: bool = True
+    """A layer is a mixer or an MLP and never both (Nemotron-H); False: each has an MLP too."""
+
+    @property
+    def inner(self) -> int:
+        """Width of the mixer, all heads."""
+        return self.heads * self.head_dim
+
+    @property
+    def projected(self) -> int:
+        """Output width of the in-projection: gate, input, B and C of every group, step sizes."""
+        return 2 * self.inner + 2 * self.groups * self.state + self.heads
+
+
 class Model(Frozen):
     """A decoder-only transformer. Widths in elements; counts are exact."""
 
@@ -79,6 +110,7 @@ class Model(Frozen):
     """window: a token sees the last sliding_window tokens; chunk: its own block of as many."""
     moe: Moe | None = None
     mla: Mla | None = None
+    mamba: Mamba | None = None
     mtp_layers: int = 0
     """Multi-token-prediction layers, not in `layers` and not in the published count."""
     source: str | None = None
@@ -91,7 +123,13 @@ class Model(Frozen):
     @property
     def dense_layers(self) -> int:
         """Layers with a dense MLP."""
-        return self.layers - self.moe_layers
+        mixers = self.mamba.layers + self.mamba.attention_layers if self.mamba else 0
+        return self.layers - self.moe_layers - (mixers if self.mamba and self.mamba.alone else 0)
+
+    @property
+    def attention_layers(self) -> int:
+        """Layers with attention."""
+        return self.mamba.attention_layers if self.mamba else self.layers
 
     @property
     def q_width(self) -> int:

@@ -8,6 +8,7 @@ from layoutopt.costmodel.broken import nearest_of as nearest_of
 from layoutopt.costmodel.framework_rules import framework_broken, uneven_chunks_fit, zero_is_run
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
+from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
 from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
 from layoutopt.costmodel.pool_rules import broken_pool_rules
@@ -16,9 +17,12 @@ from layoutopt.costmodel.stages import even_split
 
 
 def tensor_parallel_fits(job: Job, tp: int) -> bool:
-    """tp divides the heads, the MLP width and (or is divided by) the key-value heads."""
+    """tp divides the heads, the MLP width and (or is divided by) the key-value heads; of Mamba-2
+    mixers the heads and their groups (Megatron Core, ssm/mamba_mixer.py)."""
     model = job.model
-    kv = model.kv_heads
+    kv, mamba = model.kv_heads, model.mamba
+    if mamba is not None and (mamba.heads % tp or mamba.groups % tp):
+        return False
     return model.heads % tp == 0 and model.ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0)
 
 
@@ -134,7 +138,7 @@ def _divisions(job: Job, layout: Layout) -> list[Broken]:
                 "tp",
                 layout.tp,
                 f"tp {layout.tp} does not divide {model.heads} heads, {model.kv_heads} key-value "
-                f"heads and an MLP of {model.ffn}",
+                f"heads and an MLP of {model.ffn}{_mamba_words(model)}",
                 nearest_of(legal, layout.tp),
             )
         )
@@ -157,6 +161,11 @@ def _divisions(job: Job, layout: Layout) -> list[Broken]:
             )
         )
     return found
+
+
+def _mamba_words(model: Model) -> str:
+    mamba = model.mamba
+    return f", or {mamba.heads} Mamba heads in {mamba.groups} groups" if mamba else ""
 
 
 def _pipeline(job: Job, layout: Layout) -> list[Broken]:

@@ -18,6 +18,7 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.offload import adam_seconds
+from layoutopt.costmodel.shares import attention_share
 
 
 def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
@@ -29,8 +30,10 @@ def stage_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, las
     """
     counts, model = count(job.model), job.model
     moe_share = counts.moe_layers / counts.layers
-    base = (1 - moe_share) * counts.dense_layer_params
-    base += moe_share * counts.moe_layer_base_params
+    base: float = counts.shared_layer_params
+    if model.mamba is None:
+        base = (1 - moe_share) * counts.dense_layer_params
+        base += moe_share * counts.moe_layer_base_params
     copied = counts.norm_params + moe_share * counts.router_params + _latent_parameters(model)
     per_layer = (base - copied) / tp + copied + _copied_heads(model, tp)
     ends = np.where(first, counts.embedding_params / tp, 0.0)
@@ -44,7 +47,7 @@ def _copied_heads(model: Model, tp: Ints) -> Array | float:
     """Key and value projections a rank holds beyond its even share of one layer's."""
     if model.mla is not None or np.max(tp) <= model.kv_heads:
         return 0.0
-    both = 2.0 * model.hidden * model.kv_width
+    both = 2.0 * model.hidden * model.kv_width * attention_share(model)
     return both * (1 / np.minimum(tp, model.kv_heads) - 1 / np.asarray(tp))
 
 

@@ -106,9 +106,7 @@ class Mixed:
 
     def stage(self, seconds: Callable[[LayerKind], Array]) -> Array:
         """Sum over the layers of each stage, shape (layouts, stages)."""
-        return sum_of(
-            count * np.asarray(seconds(kind))[..., None] for kind, count in self.priced()
-        )
+        return sum_of(count * np.asarray(seconds(kind))[..., None] for kind, count in self.priced())
 
     def all_stages(self, seconds: Callable[[LayerKind], Array]) -> Array:
         """Sum over all layers."""

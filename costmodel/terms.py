@@ -11,12 +11,19 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, compute, placement
+from layoutopt.costmodel import collectives, compute, mamba, placement
 from layoutopt.costmodel.axes import FULL, RING, Array, Flags, Ints
 from layoutopt.costmodel.compute import ZERO, Seconds
 from layoutopt.costmodel.context import context_seconds
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import Machine, dispatcher, expert_overlap, machine
+from layoutopt.costmodel.shares import (
+    attention_share,
+    blocks_share,
+    dense_share,
+    expert_share,
+    mamba_share,
+)
 
 
 @dataclass(frozen=True)
@@ -85,22 +92,30 @@ def layer_terms(
     rates = machine(job)
     sp_flags, etp = np.asarray(sp), np.asarray(etp)
     tokens = tokens_per_gpu(job, cp, micro_batch)
-    dense = compute.dense_share(job)
+    model = job.model
+    dense, attention = dense_share(model), attention_share(model)
     core = compute.attention_core(job, rates, np.asarray(micro_batch, dtype=float), tp, cp)
+    core = core if attention == 1 else core.scaled(attention)
     work = compute.elementwise(job, rates, tokens, tp, sp_flags)
-    if dense == 1:
+    if dense == 1 and attention == 1:
         work += compute.linear_layers(job, rates, tokens, tp)
     else:
-        work += compute.attention_projections(job, rates, tokens, tp)
-        mlp = compute.linear_layers(job, rates, tokens, tp)
         projections = compute.attention_projections(job, rates, tokens, tp)
+        work += projections if attention == 1 else projections.scaled(attention)
+        mlp = compute.linear_layers(job, rates, tokens, tp)
         only_mlp = Seconds(mlp.forward - projections.forward, mlp.backward - projections.backward)
         work += only_mlp.scaled(dense)
-        work += compute.expert_layers(job, rates, tokens, tp, ep, etp).scaled(1 - dense)
+        experts = compute.expert_layers(job, rates, tokens, tp, ep, etp)
+        work += experts.scaled(expert_share(model))
+    if model.mamba is not None:
+        work += mamba.mixer(job, rates, tokens, tp).scaled(mamba_share(model))
     again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
     cp_comm = context_seconds(job, tokens, tp, cp, core, recompute, cp_kind)
-    ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(1 - dense)
+    if model.mamba is not None:
+        exchange = mamba.exchange(job, rates, tokens, tp, cp).scaled(mamba_share(model))
+        cp_comm = cp_comm.scaled(attention) + exchange
+    ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(expert_share(model))
     floor = compute.host_floor(job, rates, ep)
     # Collectives run on the device too: a layer waits for the host where both are over.
     comm = tp_comm.forward + cp_comm.forward + ep_comm.forward
@@ -130,9 +145,9 @@ def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints)
     """
     ranks = collectives.group(rates.levels, tp, np.asarray(1))
     one = collectives.all_reduce(ranks, 2.0 * tokens * job.model.hidden)
-    pairs = 2.0
+    pairs = blocks_share(job.model)
     if job.model.moe is not None and not job.model.moe.shared_ffn:
-        pairs = 1.0 + compute.dense_share(job)
+        pairs = pairs - expert_share(job.model)
     hidden = np.where(tp <= rates.levels[0].domain_gpus, job.software.overlap_tp, 0.0)
     once = pairs * one * job.software.tp_factor * (1 - hidden)
     return Seconds(once, once * np.where(recompute == FULL, 2, 1))
@@ -215,9 +230,7 @@ def embedding_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> EndTer
     gathered, or by an all-reduce (Shoeybi 2019, section 3); taken as half each way.
     """
     rates, tokens = machine(job), tokens_per_gpu(job, cp, micro_batch)
-    return EndTerms(
-        compute.embedding(job, rates, tokens), _end_pair(job, rates, tokens, tp)
-    )
+    return EndTerms(compute.embedding(job, rates, tokens), _end_pair(job, rates, tokens, tp))
 
 
 def _end_pair(job: Job, rates: Machine, tokens: Array, tp: Ints) -> Seconds:

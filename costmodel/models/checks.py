@@ -80,7 +80,7 @@ def check_model(model: Model, file: str, names: Mapping[str, str] | None = None)
     """
     called = names or {}
     for field in ("layers", "hidden", "heads", "kv_heads", "head_dim", "ffn", "vocab"):
-        low = 0 if field == "ffn" and model.moe and model.moe.layers == model.layers else 1
+        low = 0 if field == "ffn" and not model.dense_layers else 1
         a_count(file, called.get(field, field), getattr(model, field), low, LIMITS[field])
     for field in ("learned_positions", "norms_per_layer", "mtp_layers"):
         a_count(file, called.get(field, field), getattr(model, field), 0, LIMITS["positions"])
@@ -97,6 +97,7 @@ def check_model(model: Model, file: str, names: Mapping[str, str] | None = None)
         )
     _check_experts(model, file)
     _check_latent(model, file)
+    _check_mamba(model, file)
     return model
 
 
@@ -119,6 +120,22 @@ def _check_latent(model: Model, file: str) -> None:
         if value is not None:
             low = 0 if field == "qk_rope_head_dim" else 1
             a_count(file, f"mla.{field}", value, low, LIMITS["hidden"])
+
+
+def _check_mamba(model: Model, file: str) -> None:
+    mamba = model.mamba
+    if not mamba:
+        return
+    left = model.layers - (model.moe_layers if mamba.alone else 0)
+    a_count(file, "mamba.layers", mamba.layers, 1, left)
+    low = 0 if mamba.alone else left - mamba.layers
+    a_count(file, "mamba.attention_layers", mamba.attention_layers, low, left - mamba.layers)
+    for field in ("heads", "head_dim", "state", "groups", "conv", "chunk"):
+        a_count(file, f"mamba.{field}", getattr(mamba, field), 1, LIMITS["heads"])
+    if mamba.heads % mamba.groups:
+        why = f"which does not divide the {mamba.heads} Mamba heads"
+        near = divisors_near(mamba.heads, mamba.groups)
+        refuse(file, "mamba.groups", mamba.groups, why, near)
 
 
 def divisors_near(number: int, wanted: int) -> list[int]:

@@ -11,7 +11,7 @@ from typing import Any, TextIO
 
 from pydantic import ValidationError
 
-from layoutopt.costmodel.model import Mla, Model, Moe
+from layoutopt.costmodel.model import Mamba, Mla, Model, Moe
 from layoutopt.costmodel.models.catalog import closest
 from layoutopt.costmodel.models.checks import (
     LIMITS,
@@ -31,7 +31,11 @@ MAX_BYTES = 2**20
 """No published config.json is near this size; reading stops here."""
 STDIN = "standard input"
 SUFFIXES = (".json", ".yaml", ".yml")
-_PARTS: dict[str, type[Moe] | type[Mla]] = {"moe": Moe, "mla": Mla}
+_PARTS: dict[str, type[Moe] | type[Mla] | type[Mamba]] = {
+    "moe": Moe,
+    "mla": Mla,
+    "mamba": Mamba,
+}
 _NOISE = ("config", "model", "params")
 """File names that say nothing: the folder's is taken."""
 

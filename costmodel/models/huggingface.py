@@ -124,6 +124,7 @@ def imported(config: Mapping[str, Any], name: str, file: str) -> tuple[Model, st
         local_kind="chunk" if family.chunked else "window",
         moe=moe,
         mla=mla,
+        mamba=None,
         mtp_layers=keys.count("layers", "num_nextn_predict_layers", low=0) or 0,
         source=file,
         **_biases(keys),

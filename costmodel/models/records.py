@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Any
 
 from layoutopt.costmodel.counts import count
-from layoutopt.costmodel.model import Mla, Model, Moe
+from layoutopt.costmodel.model import Mamba, Mla, Model, Moe
 from layoutopt.costmodel.models.catalog import load_model, match_name, model_names, simplify
 from layoutopt.costmodel.models.checks import LIMITS, check_model
 from layoutopt.errors import InputError
@@ -276,7 +276,17 @@ def _traits(given: _Given, layers: int, gated: bool, base: Model | None) -> dict
     traits = {key: getattr(base, key) for key in _TRAITS}
     if base.global_layers is not None:
         traits["global_layers"] = round(base.global_layers * layers / base.layers)
+    if base.mamba is not None:
+        traits["mamba"] = _mixers(given, layers, base, base.mamba)
     return traits
+
+
+def _mixers(given: _Given, layers: int, base: Model, mamba: Mamba) -> Mamba:
+    """The twin's Mamba and attention layers, as many of a stack of another depth."""
+    share = layers / base.layers
+    counts = {key: round(getattr(mamba, key) * share) for key in ("layers", "attention_layers")}
+    given.fill("mamba", f"{counts['layers']} layers", f"as {base.name}")
+    return mamba.model_copy(update=counts)
 
 
 def _vocab(given: _Given, model: Model, base: Model | None) -> int:

@@ -14,7 +14,6 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.extrapolation import MEASURED_GPUS, warnings_for
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.model import Model
 from layoutopt.hardware_profiles.catalog import load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster
 from tests.costmodel.cases import CLUSTER, EXPERTS, SMALL, job, soft

@@ -10,6 +10,7 @@ import pytest
 from layoutopt.costmodel import compute
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, Array, ints
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.shares import dense_share
 from layoutopt.costmodel.training import CudaGraphs
 from tests.costmodel.cases import CLUSTER, EXPERTS, IDEAL, LATENT, SMALL, flag, job, one, soft
 
@@ -264,8 +265,8 @@ def test_biases_of_experts_cost_passes_over_memory() -> None:
 
 
 def test_share_of_dense_layers() -> None:
-    assert compute.dense_share(job()) == 1
-    assert compute.dense_share(job(EXPERTS)) == 0
+    assert dense_share(SMALL) == 1
+    assert dense_share(EXPERTS) == 0
     assert EXPERTS.moe is not None
     half = EXPERTS.model_copy(update={"moe": EXPERTS.moe.model_copy(update={"layers": 6})})
-    assert compute.dense_share(job(half)) == 0.5
+    assert dense_share(half) == 0.5

@@ -40,6 +40,7 @@ def _refuse_parts(model: Model) -> None:
     for there, part in (
         (model.embedding_norm, "a norm behind the embedding"),
         (model.norms_per_layer != 2, f"{model.norms_per_layer} norms a layer"),
+        (model.mamba is not None, "Mamba-2 layers"),
         (model.parallel_block, "attention and MLP side by side"),
     ):
         if there:

@@ -81,6 +81,8 @@ def _row(model: Model) -> tuple[str, ...]:
 
 def _count_rows(counts: Counts) -> list[tuple[str, str]]:
     dense, moe = counts.layers - counts.moe_layers, counts.moe_layers
+    if counts.mamba_layers:
+        return _hybrid_rows(counts)
     rows = [
         ("input embedding", counts.embedding_params),
         (f"{dense} dense layers, each", counts.dense_layer_params if dense else 0),
@@ -92,3 +94,23 @@ def _count_rows(counts: Counts) -> list[tuple[str, str]]:
         ("active for a token", counts.active),
     ]
     return [(name, f"{value:,}") for name, value in rows if value]
+
+
+def _hybrid_rows(counts: Counts) -> list[tuple[str, str]]:
+    """The same of a hybrid stack, block by block."""
+    routed = counts.router_params + counts.shared_expert_params
+    experts = routed + counts.experts * counts.expert_params
+    rows = [
+        ("input embedding", counts.embedding_params, 1),
+        (f"{counts.mamba_layers} Mamba-2 mixers, each", counts.mamba_params, 1),
+        (f"{counts.attention_layers} attentions, each", counts.attention_params, 1),
+        (f"{counts.dense_layers} dense MLPs, each", counts.dense_mlp_params, counts.dense_layers),
+        (f"{counts.moe_layers} expert MLPs, each", experts, counts.moe_layers),
+        ("one expert", counts.expert_params, 1),
+        (f"norms of {counts.layers} layers, each", counts.norm_params, 1),
+        ("final norm", counts.final_norm_params, 1),
+        ("output matrix", counts.head_params, 1),
+        ("total", counts.total, 1),
+        ("active for a token", counts.active, 1),
+    ]
+    return [(name, f"{value:,}") for name, value, there in rows if value and there]

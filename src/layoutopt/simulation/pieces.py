@@ -9,12 +9,13 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import compute, sharding, terms
+from layoutopt.costmodel import compute, mamba, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.axes import NONE, Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.shares import attention_share, dense_share, expert_share, mamba_share
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, is_v, places
 
@@ -179,12 +180,18 @@ def weight_gradient_s(job: Job, axes: Axes, backward_s: float) -> float:
     """
     rates = machine(job)
     tokens = terms.tokens_per_gpu(job, axes.cp, axes.micro_batch)
-    dense = compute.dense_share(job)
+    model = job.model
+    dense, attention = dense_share(model), attention_share(model)
     products = compute.linear_layers(job, rates, tokens, axes.tp).backward * dense
     if dense < 1:
         alone = compute.attention_projections(job, rates, tokens, axes.tp)
         experts = compute.expert_layers(job, rates, tokens, axes.tp, axes.ep, axes.etp)
-        products = products + (1 - dense) * (alone.backward + experts.backward)
+        products = products + (attention - dense) * alone.backward
+        products = products + expert_share(model) * experts.backward
+    if model.mamba is not None:
+        products = (
+            products + mamba_share(model) * mamba.products(job, rates, tokens, axes.tp).backward
+        )
     return min(_one(products) / 2, backward_s)
 
 
