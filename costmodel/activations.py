@@ -9,6 +9,7 @@ import numpy as np
 
 from layoutopt.costmodel import mamba, sharding, terms
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
+from layoutopt.costmodel.compute import lists_products
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
 from layoutopt.costmodel.memory_fit import memory_fit
@@ -162,14 +163,16 @@ def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
     """torchtitan's per-operator list: block input, attention output, every second product.
 
     The products of a layer are q, k, v, attention's sum, the MLP's inner one or two and its sum:
-    q, v and the first inner one are kept (the last one's output nothing needs).
+    q, v and the first inner one are kept (the last one's output nothing needs). Products that the
+    list does not name are not.
     """
-    model = job.model
-    mixed = 2.0 * (model.q_width + model.kv_width) + 2.0 * model.q_width + 4.0 * model.heads
-    products = attention_share(model) * mixed + 2.0 * model.ffn
-    if model.mamba is not None:
-        products = products + mamba_share(model) * 2.0 * (model.mamba.projected + model.mamba.inner)
-    return 2.0 * model.hidden / share + products / tp
+    model, attention = job.model, attention_share(job.model)
+    kept = attention * (2.0 * model.q_width + 4.0 * model.heads)
+    if lists_products(job):
+        kept += 2.0 * (attention * (model.q_width + model.kv_width) + model.ffn)
+        if model.mamba is not None:
+            kept += mamba_share(model) * 2.0 * (model.mamba.projected + model.mamba.inner)
+    return 2.0 * model.hidden / share + kept / np.asarray(tp)
 
 
 def working_kib(

@@ -174,16 +174,23 @@ def recompute_share(job: Job, recompute: Ints) -> tuple[Array, Array]:
 
     full: everything once more. selective: attention's core alone (Korthikanti 2022, section 6),
     or half of the matrix products and all elementwise work where the scope is per operator
-    (torchtitan's list saves every second product and the attention output).
+    (torchtitan's list saves every second product and the attention output; `lists_products`).
     """
     per_op = job.software.selective_scope == "per_op"
+    repeated = 0.5 if lists_products(job) else 1.0
     work = np.select(
-        [recompute == FULL, recompute == SELECTIVE], [1.0, 0.5 if per_op else 0.0], 0.0
+        [recompute == FULL, recompute == SELECTIVE], [1.0, repeated if per_op else 0.0], 0.0
     )
     core = np.select(
         [recompute == FULL, recompute == SELECTIVE], [1.0, 0.0 if per_op else 1.0], 0.0
     )
     return work, core
+
+
+def lists_products(job: Job) -> bool:
+    """Whether a list of operators to keep (torchtitan's) names the job's matrix products: 4-bit
+    ones are operators of their own that it does not know, so that all are run again."""
+    return job.training.precision != "nvfp4"
 
 
 def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:

@@ -11,6 +11,7 @@ from layoutopt.costmodel import memory, mixed, step
 from layoutopt.costmodel.assumptions import cited_for
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Axes, Ints, axes_of
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
+from layoutopt.costmodel.compute import lists_products
 from layoutopt.costmodel.counts import (
     attention_flops_per_token_forward,
     flops_6nd_per_token,
@@ -138,8 +139,8 @@ def _repeated_flops_per_token(job: Job, recompute: int) -> float:
     if recompute != SELECTIVE:
         return 0.0
     if job.software.selective_scope == "per_op":
-        head = 2 * model.vocab * model.hidden
-        return (matmul_flops_per_token_forward(model) - head) / 2
+        layers = matmul_flops_per_token_forward(model) - 2 * model.vocab * model.hidden
+        return layers / 2 if lists_products(job) else layers
     return attention_flops_per_token_forward(model, seq)
 
 

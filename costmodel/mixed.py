@@ -22,7 +22,7 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.costmodel.stages import Stages, stages_of
-from layoutopt.costmodel.terms import message_bytes
+from layoutopt.costmodel.terms import EndTerms, message_bytes
 from layoutopt.hardware_profiles.schema import Cluster
 
 
@@ -129,11 +129,17 @@ class MixedPipeline:
 
     @cached_property
     def ends_s(self) -> Array:
-        """Embedding on the first stage, loss head on the last; shape (stages,)."""
-        seconds = np.zeros(self.layout.pp)
-        seconds[0] += float(step.end_seconds(self.jobs[0], self.axes).embedding[0])
-        seconds[-1] += float(step.end_seconds(self.jobs[-1], self.axes).head[0])
+        """Embedding on the first stage, loss head and prediction blocks on the last; shape
+        (stages,)."""
+        seconds: Array = self.ends_of(lambda end: end.total)
         seconds[-1] += self.job.model.mtp_layers * self.layer_s[-1]
+        return seconds
+
+    def ends_of(self, part: Callable[[EndTerms], Array]) -> Array:
+        """A part of the embedding on the first stage and of the head on the last."""
+        seconds = np.zeros(self.layout.pp)
+        seconds[0] += float(part(step.end_seconds(self.jobs[0], self.axes).parts[0])[0])
+        seconds[-1] += float(part(step.end_seconds(self.jobs[-1], self.axes).parts[1])[0])
         return seconds
 
     @cached_property
@@ -229,11 +235,14 @@ def step_breakdown(job: Job, layout: Layout) -> dict[str, float]:
     kind = terms.kinds[(layout.pools_per_stage or ())[worst]]
     once = [terms.once_s(start, layers[start : start + 1]) for start in terms.starts]
     sync, optimizer = max(once, key=lambda pair: float(pair[0][0] + pair[1][0]))
-    at_worst = m * float(layers[worst])
+    here = layers[worst] + (job.model.mtp_layers if worst == layout.pp - 1 else 0)
+    at_worst = m * float(here)
+    ends = terms.ends_of(lambda end: end.compute.total)[worst]
+    ends_comm = terms.ends_of(lambda end: end.tp_comm.total)[worst]
     parts = {
-        "compute": at_worst * float(kind.terms.compute.total[0]) + m * float(terms.ends_s[worst]),
+        "compute": at_worst * float(kind.terms.compute.total[0]) + m * float(ends),
         "recompute": at_worst * float(kind.terms.recompute[0]),
-        "tp_comm": at_worst * float(kind.terms.tp_comm.total[0]),
+        "tp_comm": at_worst * float(kind.terms.tp_comm.total[0]) + m * float(ends_comm),
         "cp_comm": at_worst * float(kind.terms.cp_comm.total[0]),
         "ep_comm": 0.0,
         "pp_comm": m * float(terms.messages_s[worst]),

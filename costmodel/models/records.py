@@ -240,7 +240,10 @@ def _expert_layers(given: _Given, layers: int, base: Model | None) -> tuple[int,
     stated = given.whole("moe_layers")
     if stated is None:
         dense = twin.first_dense_layers if twin and twin.first_dense_layers < layers else 0
-        stated = int(given.fill("moe_layers", layers - dense, "not stated"))
+        likely, why = layers - dense, "not stated"
+        if base and twin and base.mamba:
+            likely, why = round(twin.layers * layers / base.layers), f"as {base.name}"
+        stated = int(given.fill("moe_layers", likely, why))
     first = twin.first_dense_layers if twin else layers - stated
     return stated, min(first, max(layers - stated, 0))
 
@@ -276,7 +279,7 @@ def _traits(given: _Given, layers: int, gated: bool, base: Model | None) -> dict
     traits = {key: getattr(base, key) for key in _TRAITS}
     if base.global_layers is not None:
         traits["global_layers"] = round(base.global_layers * layers / base.layers)
-    if base.mamba is not None:
+    if base.mamba is not None and given.whole("moe_layers") in (None, base.moe_layers):
         traits["mamba"] = _mixers(given, layers, base, base.mamba)
     return traits
 

@@ -264,6 +264,14 @@ def test_biases_of_experts_cost_passes_over_memory() -> None:
     assert after == pytest.approx(before + 2000 * 256 * 10 / 1e12)
 
 
+def test_four_bit_products_are_not_on_the_list() -> None:
+    """torchtitan's list names none of them: all are run again, attention is not."""
+    asked = job(software=soft(selective_scope="per_op"), precision="nvfp4")
+    work, core = compute.recompute_share(asked, np.arange(3))
+    assert work.tolist() == [0, 1, 1]
+    assert core.tolist() == [0, 0, 1]
+
+
 def test_share_of_dense_layers() -> None:
     assert dense_share(SMALL) == 1
     assert dense_share(EXPERTS) == 0
