@@ -60,8 +60,9 @@ class Software(Frozen):
     """What the loss holds lives until the microbatch's backward pass is over."""
     logit_bytes: float = 14.0
     """Bytes a logit takes at the loss. 6: 16-bit logits and an fp32 copy that turns into softmax
-    and gradient in place (Megatron's vocabulary-parallel cross-entropy); 14: softmax and gradient
-    stand beside them; 10: the exponentials do (Megatron-LM of 2021, mpu/cross_entropy.py); 18: 16-bit copies gathered from tp ranks as well; 4: no fp32 copy at all."""
+    and gradient in place (Megatron's vocabulary-parallel cross-entropy); 10: the exponentials stand
+    beside them (Megatron-LM of 2021, mpu/cross_entropy.py); 14: softmax and gradient do; 18: 16-bit
+    copies gathered from tp ranks as well; 4: no fp32 copy at all."""
     vocab_parallel_loss: bool = True
     """Logits and cross-entropy stay sharded over tp."""
     fused_loss: bool = False
