@@ -28,13 +28,13 @@ from layoutopt.costmodel.stages import Stages
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.pricing import axes_from, complete
 from layoutopt.optimizer.question import AXES
+from layoutopt.optimizer.shapes import SHAPE
 from layoutopt.optimizer.space import Space
 
 ROUNDING = 1e-9
 """What whole layers may be off by in floats: rooms are counted up, bounds down."""
 _ROUNDED_KIB = 8
 """More than the parts of a stage's state are rounded up by."""
-_FROM_SHAPE = ("tp", "cp", "pp", "dp", "micro_batch", "microbatches", "experts")
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,7 @@ def take(axes: Axes, places: Flags | Ints) -> Axes:
 
 
 def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str) -> Iterator[Group]:
-    """All outer choices of ``shapes`` (rows of _FROM_SHAPE)."""
+    """All outer choices of ``shapes`` (rows of SHAPE)."""
     columns = _columns(space, shapes)
     for schedule in schedules:
         kept = columns
@@ -146,7 +146,7 @@ def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str)
 def _columns(space: Space, shapes: Ints) -> dict[str, Ints]:
     """Every legal completion of the shapes by the axes that a shape leaves open; recompute is
     left to the variants."""
-    rest = [axis for axis in AXES if axis not in _FROM_SHAPE]
+    rest = [axis for axis in AXES if axis not in SHAPE]
     alike = {choices.with_recompute(code, NONE) for code in space.values["mode"]}
     values = {**space.values, "mode": tuple(sorted(alike))}
     grids = np.meshgrid(
@@ -154,7 +154,7 @@ def _columns(space: Space, shapes: Ints) -> dict[str, Ints]:
     )
     place, *others = (grid.ravel() for grid in grids)
     free = dict(zip(rest, others, strict=True))
-    free |= {axis: shapes[place, number] for number, axis in enumerate(_FROM_SHAPE)}
+    free |= {axis: shapes[place, number] for number, axis in enumerate(SHAPE)}
     return complete(space, free)
 
 
@@ -210,6 +210,10 @@ class Rooms:
     """Layers that must recompute rise by this for each layer more ..."""
     spare: Array
     """... less this many."""
+
+    def keep(self, places: Ints) -> Rooms:
+        """Some of the choices."""
+        return Rooms(*(getattr(self, item.name)[places] for item in fields(self)))
 
     def layers(self, slowest_s: Array) -> Array:
         """Whole layers on each stage within ``slowest_s``, counted up."""
@@ -279,10 +283,14 @@ def _memory_rooms(job: Job, group: Group, index: Ints, fewest: Ints) -> tuple[Ar
 def least_slowest(rooms: Rooms, layers: int, low: Array, high: Array) -> Array:
     """The least time of the slowest stage with room for ``layers``; infinite where ``high`` is too
     little. Bisected from below: never more than the least."""
-    enough = rooms.layers(high).sum(axis=1) >= layers
-    low, high = low.copy(), high.copy()
+    least = np.full(len(high), np.inf)
+    enough = np.flatnonzero(rooms.layers(high).sum(axis=1) >= layers)
+    if not len(enough):
+        return least
+    rooms, low, high = rooms.keep(enough), low[enough], high[enough]
     for _ in range(30):
         middle = (low + high) / 2
         fits = rooms.layers(middle).sum(axis=1) >= layers
         low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-    return np.where(enough, low, np.inf)
+    least[enough] = low
+    return least

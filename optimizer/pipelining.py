@@ -24,13 +24,12 @@ from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import choices
-from layoutopt.optimizer.domains import fixed, within
-from layoutopt.optimizer.floors import HUGE, least_by
 from layoutopt.optimizer.inner import layout_from, problems_of, replaced
 from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
 from layoutopt.optimizer.program import Save
 from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
+from layoutopt.optimizer.shapes import shapes_of, with_every_chunk
 from layoutopt.optimizer.space import Space, layout_of, space_of
 from layoutopt.optimizer.stagewise import Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
@@ -259,60 +258,16 @@ class Pipelines:
 
     def _groups(self, limit: float) -> Iterator[Group]:
         """Groups of outer choices, one for each pp, schedule and variant."""
-        wide = self._wide()
-        shapes = self._shapes(wide, limit)
+        wide = with_every_chunk(self.space)
+        shapes = shapes_of(wide, self.tables, self._objective_s(limit, (0.0, 0.0)))
         for pp in np.unique(shapes[:, 2]).tolist():
-            most = (self.space.job.model.layers + 2) // pp if pp > 1 else 1
-            values = {**wide.values, "vpp": tuple(v for v in wide.values["vpp"] if v <= most)}
-            here = replace(wide, values=values)
             mine = shapes[shapes[:, 2] == pp]
-            yield from groups_of(here, mine, schedules_of(self.space.question), self.recompute)
+            yield from groups_of(wide, mine, schedules_of(self.space.question), self.recompute)
 
     @property
     def recompute(self) -> str:
         """Which recompute of a part of a stage is looked for."""
         return self.able.recompute if self.space.question.pipeline.splits == "any" else "whole"
-
-    def _wide(self) -> Space:
-        """The space with every number of chunks, where stages may be uneven."""
-        space, question = self.space, self.space.question
-        if question.pipeline.splits == "even" or self.able.splits == "even":
-            return space
-        chunks = tuple(
-            v
-            for v in range(1, space.job.model.layers // 2 + 2)
-            if within(question.limits, "vpp", v)
-            and ("vpp" not in question.fix or v == fixed(question, "vpp"))
-        )
-        dropped = space.dropped | {"cut_layers_evenly"}
-        return replace(space, values={**space.values, "vpp": chunks}, dropped=dropped)
-
-    def _shapes(self, space: Space, limit: float) -> Ints:
-        """Rows (tp, cp, pp, dp, micro_batch, microbatches, experts) that may be within ``limit``:
-        with the least layer of the tables, as evenly as work could be shared, and nothing else."""
-        by_dp: dict[int, list[tuple[int, int]]] = {}
-        for dp, micro_batch, microbatches in space.batches:
-            by_dp.setdefault(dp, []).append((micro_batch, microbatches))
-        rows = ints(
-            [(*grid, *batch) for grid in space.grids for batch in by_dp.get(grid[3], [])]
-        ).reshape(-1, 6)
-        experts = ints(space.values["experts"])
-        rows = np.column_stack([np.repeat(rows, len(experts), axis=0), np.tile(experts, len(rows))])
-        if math.isinf(limit) or not len(rows):
-            return rows
-        layer, ends = self.tables.layer, self.tables.ends
-        known = ("tp", "cp", "micro_batch", "experts")
-        keys = np.stack([layer.axis(axis) for axis in known], axis=-1)
-        least = least_by(keys, layer.columns["m_total"], rows[:, [0, 1, 4, 6]])
-        rows, least = rows[least < HUGE], least[least < HUGE]
-        at = least_by(ends.rows, np.arange(len(ends)), rows[:, [0, 1, 4]])
-        quanta = space.job.model.layers * least + sum(
-            ends.columns[name][at] for name in ("m_embedding", "m_head", "m_host")
-        )
-        most = self._objective_s(limit, (0.0, 0.0))
-        slack = self.tables.seconds(self.tables.delta)
-        kept: Ints = rows[self.tables.quantum_s * quanta.astype(float) <= most + slack]
-        return kept
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,123 @@
+"""Shapes of pipelines: outer axes that a first, cheap floor leaves, with every number of chunks.
+
+What follows (outer.py) multiplies each shape by every way to shard and to run a layer, and asks
+the cost model for all of them. Here the tables' least layer, shared as evenly as work could be,
+says which shapes are worth that:
+
+    pipeline >= m t_max + b (all stages - t_max)        t_max >= all stages / pp
+
+with b = 1 / vpp where chunks take turns, and 0 where they do not: whatever the split and the
+schedule, the slowest stage works on every microbatch.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+
+from layoutopt.costmodel.axes import Array, Ints, ints
+from layoutopt.costmodel.pipelines import pipelines_of
+from layoutopt.optimizer.domains import fixed, within
+from layoutopt.optimizer.floors import HUGE, least_by
+from layoutopt.optimizer.space import Space
+from layoutopt.optimizer.tables import Tables
+
+SHAPE = ("tp", "cp", "pp", "dp", "micro_batch", "microbatches", "experts", "vpp")
+"""Axes of a shape, in the order of its columns."""
+
+
+def with_every_chunk(space: Space) -> Space:
+    """The space with every number of chunks, where stages may be uneven."""
+    question, job = space.question, space.job
+    able = pipelines_of(job.software.framework)
+    if question.pipeline.splits == "even" or able.splits == "even":
+        return space
+    chunks = tuple(
+        v
+        for v in range(1, job.model.layers // 2 + 2)
+        if _chunks_add_up(job.model.layers, v)
+        and within(question.limits, "vpp", v)
+        and ("vpp" not in question.fix or v == fixed(question, "vpp"))
+    )
+    dropped = space.dropped | {"cut_layers_evenly"}
+    return replace(space, values={**space.values, "vpp": chunks}, dropped=dropped)
+
+
+def _chunks_add_up(layers: int, chunks: int) -> bool:
+    """Whether stages of whole chunks can hold all layers: the embedding and the head may each stand
+    in the place of one (rules.pipeline_fits)."""
+    return any((layers + ends) % chunks == 0 for ends in (0, 1, 2))
+
+
+def shapes_of(space: Space, tables: Tables, most_s: float) -> Ints:
+    """Rows of SHAPE whose step may take ``most_s`` at most, jitter and the step's fixed cost left
+    out; with the least layer of the tables, and what comes once a step for nothing."""
+    rows = _unchunked(space)
+    if np.isinf(most_s):
+        return _chunked(space, rows)
+    rows = rows[_floor_s(space, tables, rows) <= most_s]
+    rows = _chunked(space, rows)
+    kept: Ints = rows[_floor_s(space, tables, rows) <= most_s]
+    return kept
+
+
+def _floor_s(space: Space, tables: Tables, rows: Ints) -> Array:
+    """Seconds that every pipeline of a row takes; infinite where the tables have no such layer."""
+    layer, ends, layers = tables.layer, tables.ends, space.job.model.layers
+    keys = np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch", "experts")], axis=-1)
+    place = least_by(keys, np.arange(len(layer)), rows[:, [0, 1, 4, 6]])
+    floor = np.full(len(rows), np.inf)
+    known = np.flatnonzero(place < HUGE)
+    rows = rows[known]
+    least = {
+        name: least_by(keys, layer.columns[name], rows[:, [0, 1, 4, 6]])
+        for name in ("m_total", "total")
+    }
+    at = least_by(ends.rows, np.arange(len(ends)), rows[:, [0, 1, 4]])
+    entry = {name: column[at] for name, column in ends.columns.items()}
+    pp, vpp = rows[:, 2], rows[:, 7]
+    always = layers * least["m_total"] + entry["m_embedding"] + entry["m_head"]
+    always = always + pp * (entry["m_host"] + vpp * _messages(tables, pp, entry))
+    waits = np.where(vpp > 1, (1 - 1 / pp) / vpp, 0.0)
+    one = layers * least["total"] + entry["embedding"] + entry["head"]
+    # Rounded as in any sum of the tables; twice, as the waits are not an even split's.
+    floor[known] = tables.seconds(1) * (always + waits * one - 2 * tables.delta)
+    return floor
+
+
+def _messages(tables: Tables, pp: Ints, entry: dict[str, Ints]) -> Ints:
+    """Quanta of M messages on the link that the stages of each row share."""
+    found = np.zeros_like(pp)
+    for code, values in enumerate(tables.links):
+        found = np.where(np.isin(pp, values), entry[f"m_message{code}"], found)
+    return found
+
+
+def _unchunked(space: Space) -> Ints:
+    """Every row of SHAPE that uses all GPUs and the batch, with one chunk."""
+    by_dp: dict[int, list[tuple[int, int]]] = {}
+    for dp, micro_batch, microbatches in space.batches:
+        by_dp.setdefault(dp, []).append((micro_batch, microbatches))
+    rows = ints(
+        [(*grid, *batch) for grid in space.grids for batch in by_dp.get(grid[3], [])]
+    ).reshape(-1, 6)
+    experts = ints(space.values["experts"])
+    rows = np.repeat(rows, len(experts), axis=0)
+    ones = np.ones(len(rows), dtype=np.int64)
+    return np.column_stack([rows, np.resize(experts, len(rows)), ones])
+
+
+def _chunked(space: Space, rows: Ints) -> Ints:
+    """The rows with every number of chunks that may take turns: a stage has as many layers, and the
+    microbatches come in whole groups."""
+    found = []
+    for chunks in space.values["vpp"]:
+        mine = rows[
+            chunks <= np.where(rows[:, 2] > 1, (space.job.model.layers + 2) // rows[:, 2], 1)
+        ]
+        if chunks > 1 and space.keeps("interleave_whole_groups"):
+            mine = mine[mine[:, 5] % mine[:, 2] == 0]
+        found.append(np.column_stack([mine[:, :7], np.full(len(mine), chunks)]))
+    chunked: Ints = np.concatenate(found) if found else rows[:0]
+    return chunked
