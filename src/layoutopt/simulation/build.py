@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import log1p, sqrt
 from random import Random
 
@@ -115,8 +116,10 @@ class _Stage:
         """The first task of the unit on the chain."""
         self.scatter: float = 0.0
         """Hidden part of the last piece's gradient scatter, which waits for the next gather."""
-        self.before_last: int | None = None
-        """Where the chain stood when the piece before began: its weights are fetched from there."""
+        self.gathers: Iterator[tuple[Unit, Piece]] = iter(())
+        """Pieces whose weights ZeRO-3 gathers, in the order in which they are needed."""
+        self.fetched: int | None = None
+        """The gather of the next of them, begun when the piece before began."""
         self.random = Random(f"{shared.disturbance.seed}/{stage}")
         units = 2 * chunks_of(shared.layout)
         self.host_s = shared.software.microbatch_overhead_s / units
@@ -129,9 +132,11 @@ class _Stage:
     def work(self, order: Order) -> None:
         """The whole step, up to the reduced gradients."""
         self._gather_first(order)
+        self.gathers = self._gathers(order)
+        self._fetch_next()
         for unit in order:
             self._unit(unit)
-        self._flush_scatter()
+        self._flush_scatter(self._so_far())
         self._on_chain("dp_comm", self.last_reduce_s, "reduce")
         self._name(("reduced", self.stage))
 
@@ -224,19 +229,31 @@ class _Stage:
             self.known[key] = _sum(_parts(unit.kind, piece) for piece in pieces)
         return self.known[key]
 
+    def _gathers(self, order: Order) -> Iterator[tuple[Unit, Piece]]:
+        for unit in order:
+            for number, pieces in self._groups(unit):
+                if number >= 0 and _gather_s(unit, pieces[0]):
+                    yield unit, pieces[0]
+
+    def _fetch_next(self) -> None:
+        """The next gather, as far as compute hides it, from here on: one piece ahead."""
+        self.fetched = None
+        for unit, piece in islice(self.gathers, 1):
+            label = self._label("dp_comm", "gather", unit, piece.name)
+            seconds = self.shared.software.overlap_fsdp * _gather_s(unit, piece)
+            self.fetched = self._add("dp", seconds, label, self._so_far())
+
     def _fetch(self, unit: Unit, piece: Piece) -> tuple[Key, ...]:
-        """ZeRO-3's gather of a piece: hidden behind the piece before, as far as that goes."""
-        seconds = piece.gather_s if unit.kind == "F" else piece.gather_again_s
-        mark, self.before_last = self.before_last, self.chain
-        if unit.kind == "W" or not seconds:
-            self._flush_scatter()
+        """Waits for a piece's weights under ZeRO-3, and begins to fetch those of the piece after
+        it: ahead of the gradients of the piece before, because compute waits for weights."""
+        seconds, fetched, needs = _gather_s(unit, piece), self.fetched, self._so_far()
+        if not seconds or fetched is None:
+            self._flush_scatter(needs)
             return ()
-        hidden = self.shared.software.overlap_fsdp
-        label = self._label("dp_comm", "gather", unit, piece.name)
-        needs = () if mark is None else (mark,)
-        fetched = self._add("dp", hidden * seconds, label, needs)
-        self._flush_scatter()
-        self._on_chain("dp_comm", (1 - hidden) * seconds, unit, needs=(fetched,), kind="gather")
+        blocking = (1 - self.shared.software.overlap_fsdp) * seconds
+        self._on_chain("dp_comm", blocking, unit, needs=(fetched,), kind="gather")
+        self._fetch_next()
+        self._flush_scatter(needs)
         return (fetched,)
 
     def _hand_back(self, unit: Unit, piece: Piece) -> None:
@@ -247,17 +264,17 @@ class _Stage:
             self._on_chain("dp_comm", blocking, unit, kind="scatter")
             self.scatter = hidden * piece.scatter_s
         if self._is_last(unit):
-            self._flush_scatter()
             seconds = min(self.once.reduce_of(piece), self.may_hide_s)
             self.may_hide_s -= seconds
             if seconds:
+                self._flush_scatter(self._so_far())
                 label = self._label("dp_comm", "reduce", unit, piece.name)
                 self._add("dp", seconds, label, self._so_far())
 
-    def _flush_scatter(self) -> None:
+    def _flush_scatter(self, needs: tuple[Key, ...]) -> None:
         if self.scatter:
             label = Label(self.stage, "dp", "dp_comm", "scatter")
-            self._add("dp", self.scatter, label, self._so_far())
+            self._add("dp", self.scatter, label, needs)
             self.scatter = 0.0
 
     def _send(self, unit: Unit, virtual: int) -> None:
@@ -322,6 +339,11 @@ class _Stage:
     ) -> int:
         scale = 1 + self.shared.disturbance.allowance
         return self.step.graph.add((self.stage, stream), seconds * scale, label, needs, name)
+
+
+def _gather_s(unit: Unit, piece: Piece) -> float:
+    """ZeRO-3's gather before a pass over a piece: seconds on the wire."""
+    return {"F": piece.gather_s, "B": piece.gather_again_s}.get(unit.kind, 0.0)
 
 
 def _end(
