@@ -217,7 +217,7 @@ def _simulated_step(options: Mapping[str, Any], stdin: TextIO | None) -> Simulat
     from layoutopt.inputs.simulate import read_step
     from layoutopt.report.plan_json import layout_line
     from layoutopt.report.simulation import SimulatedStep
-    from layoutopt.simulation.build import Disturbance
+    from layoutopt.simulation.disturbance import Disturbance
     from layoutopt.simulation.picture import write_picture
     from layoutopt.simulation.step import simulate_step
     from layoutopt.simulation.trace import write_trace

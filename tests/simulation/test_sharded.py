@@ -1,5 +1,6 @@
 """The step simulator and the closed form where weights and gradients are sharded over many GPUs,
-so that gathers and scatters nearly fill what compute leaves them (or overflow it)."""
+so that gathers and scatters nearly fill what compute leaves them (or overflow it), and where state
+or activations go to the host."""
 
 from __future__ import annotations
 
@@ -25,6 +26,10 @@ WITHIN = {"llama-3.1-8b": 0.08, "llama-3.1-70b": 0.03, "mixtral-8x7b": 0.03}
 """Of a small model's step the tables of embedding and loss head are a large part, and when they can
 hide is a matter of their place: at the end of the backward pass, and before the first."""
 
+HOST = 0.1
+"""Copies to the host go on in a pipeline's bubble, and the last layers' never have to leave: the
+closed form counts neither."""
+
 
 def _draw(random: Random) -> Drawn:
     while True:
@@ -42,7 +47,9 @@ def _try(random: Random) -> Drawn:
         ep=random.choice((1, 2, 8)) if model.moe else 1,
         micro_batch=random.choice((1, 2, 4)),
         microbatches=random.choice((1, 2, 5, 8)),
-        zero_stage=random.choice((2, 3, 3)),
+        zero_stage=random.choice((1, 2, 3, 3)),
+        offload_activations=random.choice((True, False, False)),
+        offload_optimizer=random.choice((True, False, False)),
         recompute=random.choice(("none", "selective", "full")),
         reshard=random.choice((True, False)),
     )
@@ -51,7 +58,7 @@ def _try(random: Random) -> Drawn:
         model=model,
         cluster=default_cluster(load_gpu(random.choice(("h100-sxm-80gb", "h800-sxm-80gb")))),
         training=Training(seq_len=random.choice((2048, 8192)), global_batch=batch, tokens=10**12),
-        software=software(random.choice(("generic", "torchtitan", "deepspeed"))),
+        software=software(random.choice(("generic", "torchtitan", "megatron-core"))),
         gpus=layout.gpus,
     )
     return Drawn(job, layout)
@@ -61,5 +68,9 @@ def _try(random: Random) -> Drawn:
 def test_closed_form_and_simulator_agree(number: int) -> None:
     drawn = _draw(Random(number))
     told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
-    near = pytest.approx(told.step.time_s, rel=WITHIN[drawn.job.model.name])
+    within = HOST if drawn.layout.offload_activations else WITHIN[drawn.job.model.name]
+    near = pytest.approx(told.step.time_s, rel=within)
     assert seen.step_s == near, drawn.text
+    for ours, theirs in zip(seen.stages, told.memory.stages, strict=True):
+        if theirs.peak_moment != "optimizer step":  # what that needs, only the closed form has
+            assert ours.held.peak_bytes == theirs.allocated, drawn.text

@@ -17,7 +17,7 @@ from layoutopt.costmodel.models.catalog import load_model
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.catalog import load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster
-from layoutopt.simulation.build import Disturbance
+from layoutopt.simulation.disturbance import Disturbance
 from layoutopt.simulation.picture import write_picture
 from layoutopt.simulation.pieces import chunk_layers, model_pieces
 from layoutopt.simulation.schedules import Unit

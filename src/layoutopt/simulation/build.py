@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import islice
-from math import log1p, sqrt
 from random import Random
 
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.software import Software
+from layoutopt.simulation.disturbance import CALM, Disturbance, lognormal
 from layoutopt.simulation.engine import Graph, Key, Label
+from layoutopt.simulation.host import HostCopies
 from layoutopt.simulation.once import Once, once_a_step, tied_s
-from layoutopt.simulation.pieces import Chunk, Parts, Piece, message_s, model_pieces
+from layoutopt.simulation.pieces import Chunk, Parts, Piece, message_s, model_pieces, sum_parts
 from layoutopt.simulation.schedules import (
     Order,
     Place,
@@ -34,25 +35,12 @@ STREAMS = {
     "ep_comm": "ep",
     "pp_comm": "pp",
     "dp_comm": "dp",
+    "offload": "out",
 }
 """The lane that each part of a step runs on."""
+ROWS = ("compute", "tp", "cp", "ep", "pp", "dp", "out", "in")
+"""Lanes of a stage in the order in which they are shown; out and in: to the host and back."""
 _SLOWED = ("compute", "recompute", "optimizer")
-
-
-@dataclass(frozen=True)
-class Disturbance:
-    """What makes stages uneven in time. Factors are of compute alone."""
-
-    allowance: float = 0.0
-    """Relative time on everything: stragglers and jitter as the cost model allows for them (A8)."""
-    slow: dict[int, float] = field(default_factory=dict)
-    """Factor of a stage's compute by stage: a straggler."""
-    jitter: float = 0.0
-    """Relative standard deviation of a unit's compute, log-normal around its mean."""
-    seed: int = 0
-
-
-CALM = Disturbance()
 
 
 @dataclass(frozen=True)
@@ -120,6 +108,7 @@ class _Stage:
         """Pieces whose weights ZeRO-3 gathers, in the order in which they are needed."""
         self.fetched: int | None = None
         """The gather of the next of them, begun when the piece before began."""
+        self.host: HostCopies = HostCopies((), self._copy)
         self.random = Random(f"{shared.disturbance.seed}/{stage}")
         units = 2 * chunks_of(shared.layout)
         self.host_s = shared.software.microbatch_overhead_s / units
@@ -132,8 +121,10 @@ class _Stage:
     def work(self, order: Order) -> None:
         """The whole step, up to the reduced gradients."""
         self._gather_first(order)
-        self.gathers = self._gathers(order)
+        self.gathers = self._passes(order, _gather_s)
         self._fetch_next()
+        self.host = HostCopies(self._passes(order, _returns), self._copy)
+        self.host.begin()
         for unit in order:
             self._unit(unit)
         self._flush_scatter(self._so_far())
@@ -188,8 +179,8 @@ class _Stage:
         """The pieces of a unit: each by itself where traffic runs beside it, else all as one."""
         pieces = self.chunks[unit.chunk].pieces
         numbers = range(len(pieces)) if unit.kind == "F" else reversed(range(len(pieces)))
-        sharded = any(piece.gather_s or piece.scatter_s for piece in pieces)
-        if sharded or self._is_first(unit) or self._is_last(unit):
+        apart = any(p.gather_s or p.scatter_s or p.offload_s for p in pieces)
+        if apart or self._is_first(unit) or self._is_last(unit):
             return [(number, [pieces[number]]) for number in numbers]
         return [(-1, pieces)] if pieces else []
 
@@ -212,7 +203,7 @@ class _Stage:
         if self._is_first(unit):
             arrived = (*arrived, ("gathered", self.stage, unit.chunk, number))
         if number >= 0:
-            arrived = (*arrived, *self._fetch(unit, pieces[0]))
+            arrived = (*arrived, *self._fetch(unit, pieces[0]), *self._on_device(unit, pieces[0]))
         for part, seconds in self._seconds(unit, number, pieces):
             slowed = factor if part in _SLOWED else 1.0
             name = pieces[0].name if number >= 0 else ""
@@ -220,20 +211,25 @@ class _Stage:
             arrived = ()
         if number >= 0:
             self._hand_back(unit, pieces[0])
+            if unit.kind == "F":
+                self.host.after_forward(unit, pieces[0], self._so_far())
         return arrived
 
     def _seconds(self, unit: Unit, number: int, pieces: Sequence[Piece]) -> Parts:
         """Seconds of a group by part; the same in every microbatch."""
         key = (unit.kind, unit.chunk, number)
         if key not in self.known:
-            self.known[key] = _sum(_parts(unit.kind, piece) for piece in pieces)
+            self.known[key] = sum_parts(piece.in_unit(unit.kind) for piece in pieces)
         return self.known[key]
 
-    def _gathers(self, order: Order) -> Iterator[tuple[Unit, Piece]]:
+    def _passes(
+        self, order: Order, seconds: Callable[[Unit, Piece], float]
+    ) -> Iterator[tuple[Unit, Piece]]:
+        """Passes over pieces that cost something, in the order in which the stage comes to them."""
         for unit in order:
-            for number, pieces in self._groups(unit):
-                if number >= 0 and _gather_s(unit, pieces[0]):
-                    yield unit, pieces[0]
+            for piece in self.chunks[unit.chunk].of(unit.kind):
+                if seconds(unit, piece):
+                    yield unit, piece
 
     def _fetch_next(self) -> None:
         """The next gather, as far as compute hides it, from here on: one piece ahead."""
@@ -255,6 +251,15 @@ class _Stage:
         self._fetch_next()
         self._flush_scatter(needs)
         return (fetched,)
+
+    def _copy(self, way: str, unit: Unit, piece: Piece, needs: tuple[Key, ...]) -> int:
+        label = Label(self.stage, way, "offload", way, unit.microbatch, unit.chunk, piece.name)
+        return self._add(way, piece.offload_s, label, needs)
+
+    def _on_device(self, unit: Unit, piece: Piece) -> tuple[Key, ...]:
+        if unit.kind == "F":
+            return self.host.before_forward()
+        return self.host.before_backward(self._so_far()) if _returns(unit, piece) else ()
 
     def _hand_back(self, unit: Unit, piece: Piece) -> None:
         """Gradients of a finished piece: ZeRO-2/3's scatter, and the reduction once a step."""
@@ -343,7 +348,17 @@ class _Stage:
 
 def _gather_s(unit: Unit, piece: Piece) -> float:
     """ZeRO-3's gather before a pass over a piece: seconds on the wire."""
-    return {"F": piece.gather_s, "B": piece.gather_again_s}.get(unit.kind, 0.0)
+    return piece.gather_s if unit.kind == "F" else _in_backward(unit, piece.gather_again_s)
+
+
+def _returns(unit: Unit, piece: Piece) -> float:
+    """Seconds in which what a piece saved comes back from the host for its backward pass."""
+    return 0.0 if unit.kind == "F" else _in_backward(unit, piece.offload_s)
+
+
+def _in_backward(unit: Unit, seconds: float) -> float:
+    """Nothing where a unit has the weight gradients alone."""
+    return 0.0 if unit.kind == "W" else seconds
 
 
 def _end(
@@ -368,29 +383,3 @@ def _end(
         if overhead_s:
             label = Label(stage, "compute", "other", "step overhead")
             graph.add((stage, "compute"), overhead_s * scale, label, (done,))
-
-
-def lognormal(random: Random, deviation: float) -> float:
-    """A factor around 1 with that relative standard deviation."""
-    sigma = sqrt(log1p(deviation**2))
-    return random.lognormvariate(-(sigma**2) / 2, sigma)
-
-
-def _parts(kind: str, piece: Piece) -> Parts:
-    """Seconds of one piece in a unit of that kind."""
-    weight = (("compute", piece.weight_s),) if piece.weight_s else ()
-    return {
-        "F": piece.forward,
-        "I": piece.backward,
-        "W": weight,
-        "B": (*piece.backward, *weight),
-    }[kind]
-
-
-def _sum(many: Iterable[Parts]) -> Parts:
-    """Parts added up by name, in the order in which they first come."""
-    total: dict[str, float] = {}
-    for parts in many:
-        for part, seconds in parts:
-            total[part] = total.get(part, 0.0) + seconds
-    return tuple(total.items())

@@ -34,6 +34,8 @@ class Held:
 def held_over_time(job: Job, layout: Layout, step: Step, timeline: Timeline) -> list[Held]:
     """Memory of every stage, from the units' starts and ends.
 
+    Where activations go to the host, two layers of them stay on the device.
+
     Activations are held from the start of a forward pass to the end of the backward pass that
     needs them last: of the weight gradients, where those are apart.
     """
@@ -50,6 +52,11 @@ def held_over_time(job: Job, layout: Layout, step: Step, timeline: Timeline) -> 
         gone = done.unit.kind == frees
         rows.append((start, 1, working, 0, 0))
         rows.append((end, 0, -working - (saved if gone else 0), -gone, -layers if gone else 0))
+    for stage, rows in enumerate(changes):
+        parked = max((p.parked_kib for chunk in step.model[stage] for p in chunk.pieces), default=0)
+        if parked and rows:
+            rows.append((min(rows)[0], 1, parked, 0, 0))
+            rows.append((max(rows)[0], 0, -parked, 0, 0))
     state = _state_kib(job, layout)
     return [_walk(rows, state[stage]) for stage, rows in enumerate(changes)]
 

@@ -86,6 +86,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
         shard=axes.shard_degree,
         ep=axes.ep,
         etp=axes.etp,
+        offload=axes.offload_optimizer,
     )
     taking_part = _total(mine, ends_only)
     scale = _ratio(taking_part, _total(priced, ends_only))

@@ -5,11 +5,12 @@ Seconds are durations of single operations, from the cost model's terms.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import compute, mamba, sharding, terms
+from layoutopt.costmodel import compute, mamba, offload, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.axes import NONE, Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
@@ -18,6 +19,7 @@ from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.shares import attention_share, dense_share, expert_share, mamba_share
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, is_v, places
+from layoutopt.units import KIB
 
 Parts = tuple[tuple[str, float], ...]
 """Seconds by part (results.BREAKDOWN), one after the other."""
@@ -43,6 +45,20 @@ class Piece:
     """ZeRO-3's gather of its weights, on the wire; before the forward pass."""
     gather_again_s: float = 0.0
     scatter_s: float = 0.0
+    offload_s: float = 0.0
+    """Copy of what it saves to the host, or back."""
+    parked_kib: int = 0
+    """What stays on the device of such a copy under way."""
+
+    def in_unit(self, kind: str) -> Parts:
+        """Seconds of this piece in a unit of that kind."""
+        weight = (("compute", self.weight_s),) if self.weight_s else ()
+        return {
+            "F": self.forward,
+            "I": self.backward,
+            "W": weight,
+            "B": (*self.backward, *weight),
+        }[kind]
 
 
 @dataclass(frozen=True)
@@ -50,6 +66,19 @@ class Chunk:
     """Consecutive pieces on one stage."""
 
     pieces: tuple[Piece, ...]
+
+    def of(self, kind: str) -> Sequence[Piece]:
+        """Its pieces in the order in which a forward pass (F), or any other, takes them."""
+        return self.pieces if kind == "F" else self.pieces[::-1]
+
+
+def sum_parts(many: Iterable[Parts]) -> Parts:
+    """Parts added up by name, in the order in which they first come."""
+    total: dict[str, float] = {}
+    for parts in many:
+        for part, seconds in parts:
+            total[part] = total.get(part, 0.0) + seconds
+    return tuple(total.items())
 
 
 def split_of(job: Job, layout: Layout) -> tuple[int, ...]:
@@ -151,6 +180,13 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
     comm = {part: getattr(cost, part) for part in parts}
     wires = _sharding(job, axes)
     memory, etp, sp = (axes.tp, axes.cp, axes.ep, axes.micro_batch, code), axes.etp, flags
+    saved = activation_kib(job, *memory, etp=etp, sp=sp)
+    held, parked = offload.device_kib(saved, axes.offload_activations)
+    moved = (
+        (saved - held) * float(KIB) / offload.link_bytes_per_s(job)
+        if layout.offload_activations
+        else 0.0
+    )
     return Piece(
         name="layer",
         forward=_kept(
@@ -163,12 +199,14 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
             *((part, _one(comm[part].backward)) for part in parts),
         ),
         weight_s=weight,
-        saved_kib=int(activation_kib(job, *memory, etp=etp, sp=sp)[0]),
+        saved_kib=int(held[0]),
         working_kib=int(working_kib(job, *memory, etp=etp, sp=sp)[0]),
         parameters=_layer_parameters(job, axes),
         gather_s=wires[0],
         gather_again_s=wires[1],
         scatter_s=wires[2],
+        offload_s=_one(moved) if layout.offload_activations else 0.0,
+        parked_kib=int(parked[0]),
     )
 
 

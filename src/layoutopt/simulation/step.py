@@ -9,7 +9,8 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.placement import ordered
 from layoutopt.costmodel.results import BREAKDOWN
-from layoutopt.simulation.build import STREAMS, Disturbance, Done, Step, build_step
+from layoutopt.simulation.build import ROWS, Done, Step, build_step
+from layoutopt.simulation.disturbance import Disturbance
 from layoutopt.simulation.engine import Timeline
 from layoutopt.simulation.held import Held, held_over_time
 
@@ -88,10 +89,10 @@ def _parts_by_stage(
     waits is part of that stage's bubble.
     """
     intervals: list[list[tuple[float, float, int, str]]] = [[] for _ in range(stages)]
-    rank = {part: n for n, part in enumerate(("compute", "tp", "cp", "ep", "pp", "dp"))}
+    rank = {stream: n for n, stream in enumerate(ROWS)}
     for label, start, end in zip(step.graph.labels, timeline.start, timeline.end, strict=True):
         if end > start:
-            order = rank[STREAMS[label.part]]
+            order = rank[label.stream]
             intervals[label.stage].append((start, end, order, label.part))
     return [_sweep(rows, finish) for rows in intervals]
 

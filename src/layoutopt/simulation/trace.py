@@ -11,12 +11,11 @@ from pathlib import Path
 from typing import Any
 
 from layoutopt.costmodel.results import PART_NAMES
+from layoutopt.simulation.build import ROWS
 from layoutopt.simulation.engine import Label
 from layoutopt.simulation.schedules import Place, places
 from layoutopt.simulation.step import StepSimulation
 
-ROWS = ("compute", "tp", "cp", "ep", "pp", "dp")
-"""Streams of a stage, in the order of their rows."""
 _MICROSECONDS = 1e6
 _WORDS = {"F": "forward", "B": "backward", "I": "input gradient", "W": "weight gradient"}
 
