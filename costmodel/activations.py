@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from layoutopt.costmodel import mamba, sharding, terms
+from layoutopt.costmodel import adapters, mamba, sharding, terms
+from layoutopt.costmodel.adapters import InputsKept, inputs_kept
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Array, Flags, Ints
 from layoutopt.costmodel.compute import lists_products
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import attention_kernel, fused_norm, machine
+from layoutopt.costmodel.machine import attention_kernel, fused_norm
 from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.shares import (
     attention_share,
@@ -71,26 +72,35 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     Residual stream before each norm (2h each) and norm outputs; q, k, v and attention output; MLP
     input product (one tensor, two where gated) and activation output; log-sum-exp of the flash
     kernel (4 a head). What feeds a linear layer is kept in that layer's precision: one byte in 8
-    bit; attention output then is kept twice (Transformer Engine).
+    bit; attention output then is kept twice (Transformer Engine). Beside frozen weights adapters
+    alone need the inputs of linear layers (adapters.inputs_kept).
     """
-    model, narrow = job.model, machine(job).gemm_bytes
-    kept = min(2.0, max(1.0, narrow))
-    norm = 2.0 + kept + (0.0 if fused_norm(job) else memory_fit(job).unfused_norm_bytes)
-    hidden = blocks_share(model) * norm * model.hidden / share
+    model, kept, lora = job.model, inputs_kept(job), job.training.lora
+    unfused = 0.0 if fused_norm(job) else memory_fit(job).unfused_norm_bytes
+    if lora:
+        # An adapter's first product keeps its input as it was gathered from the tensor ranks.
+        gathered = attention_share(model) * kept.attention
+        gathered += (dense_share(model) + expert_share(model)) * kept.mlp
+        hidden = blocks_share(model) * (2.0 + unfused) * model.hidden / share
+        hidden = hidden + gathered * model.hidden
+    else:
+        norm = 2.0 + kept.mlp + unfused
+        hidden = blocks_share(model) * norm * model.hidden / share
     attention = attention_share(model) * _attention_bytes_a_token(job, tp, kept)
     if model.mamba is not None:
-        mixer = mamba.saved_bytes_a_token(model.mamba, tp, kept)
+        mixer = mamba.saved_bytes_a_token(model.mamba, tp, 0.0 if lora else kept.mlp_out)
         attention = attention + mamba_share(model) * mixer
     dropout = _dropout_bytes(job) * model.hidden / share
-    mlp = dense_share(model) * _mlp_bytes(job, model.ffn / tp, kept)
+    mlp = dense_share(model) * _mlp_bytes(job, model.ffn / tp, kept.mlp_out)
     if model.moe is not None:
         moe = model.moe
         copies = moe.top_k * np.asarray(etp) / tp
-        inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept)
-        routed = copies * ((2.0 + kept) * model.hidden + inner)
-        shared = _mlp_bytes(job, moe.shared_ffn / tp, kept)
+        inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept.mlp_out)
+        routed = copies * ((2.0 + kept.mlp) * model.hidden + inner)
+        shared = _mlp_bytes(job, moe.shared_ffn / tp, kept.mlp_out)
         mlp = mlp + expert_share(model) * (routed + shared)
-    return hidden + attention + dropout + mlp
+    found = hidden + attention + dropout + mlp
+    return found + adapters.saved_bytes_a_token(job, tp, etp) if lora else found
 
 
 def _dropout_bytes(job: Job) -> float:
@@ -110,10 +120,9 @@ def _mlp_bytes(job: Job, width: Array | float, kept: float) -> Array:
     return np.asarray((products + kept + eager) * width)
 
 
-def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
+def _attention_bytes_a_token(job: Job, tp: Ints, kept: InputsKept) -> Array:
     """q, k, v, output, and what the latent projections of MLA keep."""
-    model = job.model
-    again = kept if kept < 2 else 0.0
+    model, again = job.model, kept.attention_out
     if model.mla is None:
         rotary = 0.0 if job.software.fused_activation else memory_fit(job).eager_rotary_bytes
         queries = (4.0 + again + rotary) * model.q_width + 4.0 * model.heads
@@ -124,7 +133,7 @@ def _attention_bytes_a_token(job: Job, tp: Ints, kept: float) -> Array:
     value = model.mla.v_head_dim
     heads = model.heads * (2.0 * (2 * score + 2 * value) + again * value + 4.0) / tp
     latents = (model.mla.q_lora_rank or 0) + model.mla.kv_lora_rank
-    return np.asarray(heads + (2.0 + kept) * latents)
+    return np.asarray(heads + (2.0 + kept.latents) * latents)
 
 
 def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
@@ -146,8 +155,7 @@ def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
 def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
     """What selective recompute drops beside the core: MLA's expanded heads and the experts'
     activation output (Megatron's mla_up_proj and moe_act modules); nothing in a dense model."""
-    model = job.model
-    kept = min(2.0, max(1.0, machine(job).gemm_bytes))
+    model, kept = job.model, inputs_kept(job).mlp_out
     dropped: Array = np.zeros(np.shape(tp))
     if model.mla is not None:
         score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
@@ -212,9 +220,9 @@ def _unsummed_bytes(job: Job, tp: Ints, ep: Ints, etp: Ints | int) -> Array:
     if job.software.weight_bytes > 2 or job.software.gradient_bytes <= 2:
         return np.zeros(1)
     no = np.asarray(False)
-    layer = sharding.stage_parameters(job, tp, 1.0, no, no)
+    layer = sharding.trained_parameters(job, tp, 1.0, no, no)
     if job.model.moe is not None:
-        layer = layer + sharding.expert_parameters(job, 1.0, np.asarray(ep), etp)
+        layer = layer + sharding.trained_experts(job, 1.0, np.asarray(ep), etp)
     return 2.0 * layer
 
 

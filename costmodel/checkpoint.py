@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from layoutopt.costmodel.adapters import FROZEN_BYTES, adapter_parameters
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
@@ -73,8 +74,20 @@ def bytes_per_parameter(weight_bytes: int) -> int:
 
 
 def checkpoint_bytes(job: Job) -> int:
-    """Bytes of one full checkpoint; no layout changes it."""
-    return count(job.model).total_with_mtp * bytes_per_parameter(job.software.weight_bytes)
+    """Bytes of one full checkpoint; no layout changes it. Of a run that trains adapters, theirs."""
+    return saved_parameters(job) * bytes_per_parameter(job.software.weight_bytes)
+
+
+def saved_parameters(job: Job) -> int:
+    """Parameters that a checkpoint holds: those that are trained."""
+    if job.training.lora:
+        return adapter_parameters(job)
+    return count(job.model).total_with_mtp
+
+
+def frozen_bytes(job: Job) -> int:
+    """Bytes of the weights that a restart loads beside the checkpoint: those that never change."""
+    return FROZEN_BYTES * count(job.model).total_with_mtp if job.training.lora else 0
 
 
 def writer_nodes(job: Job, tp: Ints, pp: Ints, zero_stage: Ints) -> Ints:
@@ -107,12 +120,15 @@ def checkpoint_cost(
 
 
 def restart_time_s(job: Job, size_bytes: int, recovery: Recovery | None = None) -> float:
-    """From a failure to training again: detection, restart and loading ``size_bytes``.
+    """From a failure to training again: detection, restart and loading ``size_bytes``, and frozen
+    weights.
 
     Storage whose read bandwidth is not given reads as fast as it writes (A17).
     """
     storage = job.cluster.storage
-    load = size_bytes / (storage.read_bytes_per_s or storage.write_bytes_per_s)
+    load = (size_bytes + frozen_bytes(job)) / (
+        storage.read_bytes_per_s or storage.write_bytes_per_s
+    )
     recovery = recovery or recovery_of(job)
     return recovery.detect_s + recovery.restart_s + load
 

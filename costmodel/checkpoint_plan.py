@@ -13,9 +13,9 @@ from layoutopt.costmodel.checkpoint import (
     bytes_per_parameter,
     recovery_of,
     restart_time_s,
+    saved_parameters,
     writer_nodes,
 )
-from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.reliability import (
@@ -123,7 +123,7 @@ def checkpoint_plan(job: Job, estimate: Estimate) -> CheckpointPlan:
 
 def bytes_by_part(job: Job) -> dict[str, int]:
     """Bytes of a checkpoint by what they are; `checkpoint_bytes` is their sum."""
-    parameters = count(job.model).total_with_mtp
+    parameters = saved_parameters(job)
     each = job.software.weight_bytes
     parts = {"weights": each * parameters, "moments": 8 * parameters}
     if bytes_per_parameter(each) > each + 8:

@@ -54,11 +54,14 @@ REFERENCE_CONTEXT = 8192
 """Tokens of causal context at which attention's rates are stated."""
 
 
-def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float) -> Seconds:
+def gemm(
+    machine: Machine, rows: Array, inner: Array, columns: Array, accumulate: float | None
+) -> Seconds:
     """One linear layer, (rows x inner) @ (inner x columns), forward and backward.
 
     Backward is two products of the same size; the weight gradient is accumulated in place, which
-    reads and writes ``accumulate`` bytes a weight, every microbatch. 8- and 4-bit products
+    reads and writes ``accumulate`` bytes a weight, every microbatch. A frozen weight
+    (``accumulate`` None) has no gradient: one product backward. 8- and 4-bit products
     quantise their input forward and the output's gradient backward. Widths that are not a whole
     number of 16 bytes lose the tensor cores (NVIDIA, Matrix Multiplication Background, section 2).
     """
@@ -68,16 +71,23 @@ def gemm(machine: Machine, rows: Array, inner: Array, columns: Array, accumulate
     operands = rows * inner + inner * columns + rows * columns
     traffic = machine.gemm_bytes * operands / machine.memory_bytes_per_s
     once = flops + traffic + machine.gap_s
-    grads = 2.0 * accumulate * inner * columns / machine.memory_bytes_per_s
     cast = machine.reach.cast_bytes / machine.memory_bytes_per_s if machine.gemm_bytes < 2 else 0.0
+    if accumulate is None:
+        return Seconds(once + cast * rows * inner, once + cast * rows * columns)
+    grads = 2.0 * accumulate * inner * columns / machine.memory_bytes_per_s
     return Seconds(once + cast * rows * inner, 2 * once + grads + cast * rows * columns)
+
+
+def accumulated_bytes(job: Job) -> float | None:
+    """Bytes a weight's gradient is accumulated in; None where the model's weights are frozen."""
+    return None if job.training.lora else float(job.software.gradient_bytes)
 
 
 def linear_layers(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     """The four products of a dense layer: QKV, attention output, MLP in and out."""
     model = job.model
     hidden = float(model.hidden)
-    accumulate = float(job.software.gradient_bytes)
+    accumulate = accumulated_bytes(job)
     work = attention_projections(job, machine, tokens, tp)
     up_width = (2.0 if model.gated_mlp else 1.0) * model.ffn / tp
     work += gemm(machine, tokens, np.asarray(hidden), up_width, accumulate)
@@ -86,7 +96,7 @@ def linear_layers(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Second
 
 def attention_projections(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     """QKV and output projections (MLA: its low-rank chains), heads divided over tp."""
-    model, accumulate = job.model, float(job.software.gradient_bytes)
+    model, accumulate = job.model, accumulated_bytes(job)
     hidden = np.asarray(float(model.hidden))
     if model.mla is None:
         qkv = (model.q_width + 2 * model.kv_width) / tp
@@ -118,9 +128,11 @@ def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: I
     model, seq = job.model, float(job.training.seq_len)
     heads = model.heads / tp
     score_dim, value_dim = head_dims(job)
-    seen = mean_context_tokens(model, job.training.seq_len) * 2
-    pairs = sequences * heads * seq * seen / cp
     kernel = attention_kernel(job)
+    # Kernels that are not flash compute the scores between documents too, and mask them.
+    documents = job.training.documents if kernel.startswith("flash") else None
+    seen = mean_context_tokens(model, job.training.seq_len, documents) * 2
+    pairs = sequences * heads * seq * seen / cp
     if kernel.startswith("flash"):
         half = machine.reach.context_half
         slower = (1 + half / seen) / (1 + half / REFERENCE_CONTEXT)
@@ -197,7 +209,8 @@ def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     """Final norm, output product in 16 bit and cross-entropy.
 
     The product is cut over tp; cross-entropy as well where the loss is vocabulary-parallel, else
-    every rank passes over all gathered logits, half as often where it is one fused kernel.
+    every rank passes over all gathered logits, half as often where it is one fused kernel. Frozen,
+    it has no weight gradient.
     """
     model = job.model
     own = model.vocab / tp
@@ -208,13 +221,15 @@ def loss_head(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     each = machine.reach.entropy_bytes * (0.5 if job.software.fused_loss else 1.0)
     entropy = tokens * seen * each
     both_ways = entropy / machine.memory_bytes_per_s
-    return Seconds(once + both_ways / 2, 2 * once + both_ways / 2)
+    products = 1 if job.training.lora else 2
+    return Seconds(once + both_ways / 2, products * once + both_ways / 2)
 
 
 def embedding(job: Job, machine: Machine, tokens: Array) -> Seconds:
-    """Look-up and its scattered gradient: reads and writes of the hidden state."""
+    """Look-up and its scattered gradient, which a frozen table does not need: reads and writes of
+    the hidden state."""
     seconds = 6.0 * tokens * job.model.hidden / machine.memory_bytes_per_s
-    return Seconds(seconds, 2 * seconds)
+    return Seconds(seconds, 0 * seconds if job.training.lora else 2 * seconds)
 
 
 def prediction_input(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
@@ -275,7 +290,7 @@ def expert_layers(
     model, moe = job.model, job.model.moe
     if moe is None:
         return ZERO
-    accumulate = float(job.software.gradient_bytes)
+    accumulate = accumulated_bytes(job)
     hidden = np.asarray(float(model.hidden))
     held = moe.experts / ep
     gated = 2.0 if model.gated_mlp else 1.0

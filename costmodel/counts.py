@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import lru_cache
 
+from layoutopt.costmodel.documents import Documents
 from layoutopt.costmodel.model import Mamba, Mla, Model, Moe
 
 
@@ -257,22 +258,34 @@ def _without_biases(model: Model) -> Model:
     return model.model_copy(update={**none, "moe": moe})
 
 
-def mean_context_tokens(model: Model, seq_len: int) -> float:
+def mean_context_tokens(model: Model, seq_len: int, documents: Documents | None = None) -> float:
     """Tokens that a token attends to, mean over positions and layers, causal.
 
     Full attention: s / 2. A window of w < s tokens: w - w^2 / 2s, the mean of min(i, w) over
-    positions i. A chunk of c tokens: c / 2. Layers are weighted by how many there are.
+    positions i. A chunk of c tokens: c / 2. Layers are weighted by how many there are. With
+    ``documents`` packed into the sequence a token sees no further than its own (documents.py).
     """
-    full = seq_len / 2
+    full = _context(seq_len, seq_len, documents)
     if model.sliding_window is None:
         return full
     reach = min(model.sliding_window, seq_len)
-    local = reach / 2 if model.local_kind == "chunk" else reach - reach * reach / (2 * seq_len)
+    if model.local_kind == "chunk":
+        local = _context(reach, reach, documents)
+    else:
+        local = _context(seq_len, reach, documents)
     full_layers = min(model.global_layers or 0, model.layers)
     return (full_layers * full + (model.layers - full_layers) * local) / model.layers
 
 
-def attention_flops_per_token_forward(model: Model, seq_len: int) -> float:
+def _context(seq_len: int, reach: int, documents: Documents | None) -> float:
+    if documents is not None and documents.packed:
+        return documents.mean_reach(seq_len, reach)
+    return reach - reach * reach / (2 * seq_len) if reach < seq_len else seq_len / 2
+
+
+def attention_flops_per_token_forward(
+    model: Model, seq_len: int, documents: Documents | None = None
+) -> float:
     """FLOPs of QK^T and AV for one token through all layers, forward, causal half only.
 
     2 * context * heads * (d_qk + d_v) a layer, which is 2*2*(s/2)*heads*head_dim for a plain
@@ -282,7 +295,8 @@ def attention_flops_per_token_forward(model: Model, seq_len: int) -> float:
         score, value = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
     else:
         score = value = model.head_dim
-    per_layer = 2 * mean_context_tokens(model, seq_len) * model.heads * (score + value)
+    context = mean_context_tokens(model, seq_len, documents)
+    per_layer = 2 * context * model.heads * (score + value)
     return model.attention_layers * per_layer
 
 
@@ -308,12 +322,13 @@ def flops_6nd_per_token(model: Model) -> int:
     return 6 * count(model).active
 
 
-def model_flops_per_token(model: Model, seq_len: int) -> float:
+def model_flops_per_token(model: Model, seq_len: int, documents: Documents | None = None) -> float:
     """FLOPs of one trained token, recompute not counted: 6 * active + 3 * causal attention, and as
     much of scans.
 
     Forward and backward; the backward pass of attention is twice its forward. ``active`` holds
     the input table, although a look-up is no arithmetic: that is the convention of ``mfu`` here.
     """
-    mixing = attention_flops_per_token_forward(model, seq_len) + scan_flops_per_token_forward(model)
+    attention = attention_flops_per_token_forward(model, seq_len, documents)
+    mixing = attention + scan_flops_per_token_forward(model)
     return flops_6nd_per_token(model) + 3 * mixing

@@ -8,12 +8,14 @@ from typing import Any
 import numpy as np
 
 from layoutopt.costmodel import memory, mixed, step
+from layoutopt.costmodel.adapters import active_adapter_parameters
 from layoutopt.costmodel.assumptions import cited_for
 from layoutopt.costmodel.axes import FULL, SELECTIVE, Axes, Ints, axes_of
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_plan
 from layoutopt.costmodel.compute import lists_products
 from layoutopt.costmodel.counts import (
     attention_flops_per_token_forward,
+    count,
     flops_6nd_per_token,
     matmul_flops_per_token_forward,
     model_flops_per_token,
@@ -108,23 +110,37 @@ def _rates(job: Job, seconds: dict[str, float], again_a_token: float, peak_s: fl
     """The step with its rates; ``peak_s`` is the FLOP/s of all GPUs at their peak."""
     time_s = sum(seconds.values())
     training = job.training
-    tokens = training.tokens_per_step
-    useful = model_flops_per_token(job.model, training.seq_len) * tokens
+    positions, needed = training.tokens_per_step, needed_flops_per_token(job)
+    tokens = positions * training.filled_share
+    useful = needed * tokens
     plain = flops_6nd_per_token(job.model) * tokens
-    again_flops = again_a_token * tokens
+    hardware = needed * positions + again_a_token * positions
     peak = peak_s * time_s
     return StepTime(
         time_s=time_s,
         breakdown_s=seconds,
         model_flops=useful,
         model_flops_6nd=plain,
-        hardware_flops=useful + again_flops,
+        hardware_flops=hardware,
         tokens_per_s_per_gpu=tokens / time_s / job.gpus,
         tflops_per_gpu=useful / time_s / job.gpus / TERA,
         mfu=useful / peak,
         mfu_6nd=plain / peak,
-        hfu=(useful + again_flops) / peak,
+        hfu=hardware / peak,
     )
+
+
+def needed_flops_per_token(job: Job) -> float:
+    """FLOPs of one trained token, recompute not counted: (6 * active parameters + 3 * causal
+    attention).
+
+    With adapters 4 * active: frozen weights have no weight gradients; and 6 * the adapters' own.
+    """
+    model, training = job.model, job.training
+    whole = model_flops_per_token(model, training.seq_len, training.documents)
+    if training.lora is None:
+        return whole
+    return whole - 2 * count(model).active + 6 * active_adapter_parameters(job)
 
 
 def _repeated_flops_per_token(job: Job, recompute: int) -> float:
@@ -135,13 +151,13 @@ def _repeated_flops_per_token(job: Job, recompute: int) -> float:
     """
     model, seq = job.model, job.training.seq_len
     if recompute == FULL:
-        return model_flops_per_token(model, seq) / 3
+        return model_flops_per_token(model, seq, job.training.documents) / 3
     if recompute != SELECTIVE:
         return 0.0
     if job.software.selective_scope == "per_op":
         layers = matmul_flops_per_token_forward(model) - 2 * model.vocab * model.hidden
         return layers / 2 if lists_products(job) else layers
-    return attention_flops_per_token_forward(model, seq)
+    return attention_flops_per_token_forward(model, seq, job.training.documents)
 
 
 def memory_of(job: Job, layout: Layout) -> Memory:

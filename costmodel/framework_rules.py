@@ -64,7 +64,16 @@ def accepted_by(software: Software) -> Accepts:
 
 def axis_is_run(job: Job, axis: str, degree: int) -> bool:
     """The framework has the axis, where it is more than 1."""
+    if axis == "micro_batch" and degree > 1 and one_sequence_packed(job):
+        return False
     return degree == 1 or axis not in DEGREES or axis in accepted_by(job.software).axes
+
+
+def one_sequence_packed(job: Job) -> bool:
+    """The framework packs documents into microbatches of one sequence alone."""
+    training = job.training
+    packed = training.documents is not None and training.documents.packed
+    return packed and training.finetune is not None and job.software.packs_one_sequence
 
 
 def heads_are_not_copied(job: Job, tp: int) -> bool:
@@ -113,6 +122,10 @@ def framework_broken(job: Job, layout: Layout) -> list[Broken]:
         if not axis_is_run(job, axis, degree):
             message = f"{name} does not run {axis} {degree}: it has no {_WORDS[axis]}"
             found.append(Broken("framework_axes", axis, degree, message, (1,)))
+    if not axis_is_run(job, "micro_batch", layout.micro_batch):
+        message = f"{name} packs documents into microbatches of one sequence; a longer seq_len "
+        message += "holds as many tokens"
+        found.append(Broken("framework_packs", "micro_batch", layout.micro_batch, message, (1,)))
     if not zero_is_run(job, layout.zero_stage, layout.pp):
         stages = able.zero_stages if layout.pp == 1 else able.zero_stages_with_pipeline
         message = f"{name} does not run zero_stage {layout.zero_stage} with pp {layout.pp}"

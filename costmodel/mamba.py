@@ -27,7 +27,7 @@ def products(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     if mamba is None:
         return ZERO
     hidden = np.asarray(float(job.model.hidden))
-    accumulate = float(job.software.gradient_bytes)
+    accumulate = compute.accumulated_bytes(job)
     work = compute.gemm(machine, tokens, hidden, mamba.projected / tp, accumulate)
     return work + compute.gemm(machine, tokens, mamba.inner / tp, hidden, accumulate)
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from layoutopt.costmodel import sharding
 from layoutopt.costmodel.activations import activation_kib, logits_kib, to_kib, working_kib
+from layoutopt.costmodel.adapters import FROZEN_BYTES
 from layoutopt.costmodel.axes import NONE, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory_fit import memory_fit
@@ -73,6 +74,14 @@ class State:
         return self.weights + self.gradients + self.optimizer + self.buffers
 
 
+@dataclass(frozen=True)
+class _Weights:
+    """Parameters on one GPU: what data parallelism replicates, and routed experts."""
+
+    dense: Array
+    experts: Array
+
+
 def state_kib(
     job: Job,
     tp: Ints,
@@ -89,6 +98,9 @@ def state_kib(
     offload: Flags | bool = False,
 ) -> State:
     """Weights, gradients, optimizer state and sharding buffers: axes (tp, pp, zero_stage).
+
+    Where adapters alone are trained, the model's own weights are held in 16 bit and have neither
+    gradients nor optimizer state.
 
     ZeRO divides the optimizer state from stage 1, gradients from 2, weights from 3, over the
     data-parallel ranks (Rajbhandari 2019, figure 1). Expert weights are divided over their own
@@ -107,20 +119,33 @@ def state_kib(
         more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
         dense = dense + np.where(last, more, 0.0)
         experts = experts + np.where(last, more_experts, 0.0)
+    trained = _Weights(dense, experts)
+    frozen: _Weights | None = None
+    if job.training.lora:
+        frozen = trained
+        trained = _Weights(
+            sharding.trained_parameters(job, np.asarray(tp), layers, first, last),
+            sharding.trained_experts(job, layers, np.asarray(ep), etp),
+        )
+
+    def spread(weights: _Weights, bytes_each: int, sharded: Flags) -> Array:
+        whole = weights.dense / np.where(sharded, size, 1)
+        return bytes_each * (whole + weights.experts / np.where(sharded, replicas, 1))
 
     def held(bytes_each: int, from_stage: int) -> Ints:
         if not bytes_each:
             return np.zeros((1, 1), dtype=np.int64)
-        sharded = z >= from_stage
-        whole = dense / np.where(sharded, size, 1) + experts / np.where(sharded, replicas, 1)
-        return to_kib(bytes_each * whole)
+        return to_kib(spread(trained, bytes_each, z >= from_stage))
 
     each = gradient_bytes(job)
     gradients = held(each, 2)
     if software.keeps_whole_gradients:
         gradients = np.where(np.asarray(pp) > 1, held(each, 4), gradients)
+    weights = held(software.weight_bytes, 3)
+    if frozen is not None:
+        weights = weights + to_kib(spread(frozen, FROZEN_BYTES, z >= 3))
     return State(
-        weights=held(software.weight_bytes, 3),
+        weights=weights,
         gradients=gradients,
         optimizer=np.where(offload, 0, held(software.optimizer_bytes, 1)),
         step=np.where(offload, 0, held(software.step_bytes, 1)),
@@ -158,14 +183,19 @@ def _sharding_buffers(
     """
     one = np.minimum(layers, 1)
     no = np.asarray(False)
-    layer = sharding.stage_parameters(job, tp, one, no, no)
+    layer = sharding.held_parameters(job, tp, one, no, no)
+    reduced = sharding.trained_parameters(job, tp, one, no, no)
     if job.model.moe is not None:
-        layer = layer + sharding.expert_parameters(job, one, np.asarray(ep), etp)
+        layer = layer + sharding.held_experts(job, one, np.asarray(ep), etp)
+        reduced = reduced + sharding.trained_experts(job, one, np.asarray(ep), etp)
     ends = sharding.stage_parameters(job, tp, 0, first, last)
     in_hand = np.where(reshard, np.minimum(layers, 2), layers)
     gathered = 2.0 * (in_hand * layer + ends)
-    reducing = job.software.gradient_bytes * np.maximum(layer, ends)
-    copied = (zero_stage == 3) & ((size > 1) | (job.software.weight_bytes > 2))
+    reducing = job.software.gradient_bytes * np.maximum(
+        reduced, sharding.trained_parameters(job, tp, 0, first, last)
+    )
+    cast = job.software.weight_bytes > 2 and not job.training.lora
+    copied = (zero_stage == 3) & ((size > 1) | cast)
     scattered = (zero_stage >= 2) & (size > 1)
     whole = np.where(copied, gathered, 0.0) + np.where(scattered, reducing, 0.0)
     fixed: Array | float = memory_fit(job).workspace_bytes

@@ -206,7 +206,8 @@ class MixedPipeline:
     @cached_property
     def tied_s(self) -> float:
         """Sum of a shared table's gradient between the first and the last stage."""
-        if not self.job.model.tied_embeddings or self.layout.pp == 1:
+        frozen = self.job.training.lora is not None
+        if not self.job.model.tied_embeddings or self.layout.pp == 1 or frozen:
             return 0.0
         first, last = self.jobs[0], self.jobs[-1]
         same = first.cluster.name == last.cluster.name

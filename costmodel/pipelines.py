@@ -14,6 +14,9 @@ from layoutopt.costmodel.model import Frozen
 USUAL_SCHEDULES = ("1f1b", "interleaved")
 """Every framework's; whether vpp may be more than 1 is another rule."""
 
+SPLIT_BACKWARD = ("zb-h1", "zb-2p", "zbv")
+"""Those that fill their bubble with weight gradients."""
+
 
 class Pipelines(Frozen):
     """One framework's pipeline, beside 1F1B and its interleaving (data/pipelines.yaml)."""

@@ -9,7 +9,12 @@ from layoutopt.costmodel.framework_rules import framework_broken, uneven_chunks_
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.model import Model
-from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, partial_recompute, pipelines_of
+from layoutopt.costmodel.pipelines import (
+    SPLIT_BACKWARD,
+    USUAL_SCHEDULES,
+    partial_recompute,
+    pipelines_of,
+)
 from layoutopt.costmodel.placement import order_is_accepted, order_keeps_stages_whole
 from layoutopt.costmodel.pool_rules import broken_pool_rules
 from layoutopt.costmodel.spreading import broken_context, broken_spreading
@@ -18,9 +23,12 @@ from layoutopt.costmodel.stages import even_split
 
 def tensor_parallel_fits(job: Job, tp: int) -> bool:
     """tp divides the heads, the MLP width and (or is divided by) the key-value heads; of Mamba-2
-    mixers the heads and their groups (Megatron Core, ssm/mamba_mixer.py)."""
-    model = job.model
+    mixers the heads and their groups (Megatron Core, ssm/mamba_mixer.py); and the rank of adapters,
+    which are cut by it (Megatron Bridge 0.3.1, peft/utils.py, linear_in)."""
+    model, lora = job.model, job.training.lora
     kv, mamba = model.kv_heads, model.mamba
+    if lora is not None and lora.rank % tp:
+        return False
     if mamba is not None and (mamba.heads % tp or mamba.groups % tp):
         return False
     return model.heads % tp == 0 and model.ffn % tp == 0 and (kv % tp == 0 or tp % kv == 0)
@@ -138,7 +146,7 @@ def _divisions(job: Job, layout: Layout) -> list[Broken]:
                 "tp",
                 layout.tp,
                 f"tp {layout.tp} does not divide {model.heads} heads, {model.kv_heads} key-value "
-                f"heads and an MLP of {model.ffn}{_mamba_words(model)}",
+                f"heads and an MLP of {model.ffn}{_mamba_words(model)}{_rank_words(job)}",
                 nearest_of(legal, layout.tp),
             )
         )
@@ -166,6 +174,11 @@ def _divisions(job: Job, layout: Layout) -> list[Broken]:
 def _mamba_words(model: Model) -> str:
     mamba = model.mamba
     return f", or {mamba.heads} Mamba heads in {mamba.groups} groups" if mamba else ""
+
+
+def _rank_words(job: Job) -> str:
+    lora = job.training.lora
+    return f", with adapters of rank {lora.rank}" if lora else ""
 
 
 def _pipeline(job: Job, layout: Layout) -> list[Broken]:
@@ -239,6 +252,14 @@ def _framework_pipeline(job: Job, layout: Layout) -> list[Broken]:
     found = []
     able = pipelines_of(job.software.framework)
     name, schedules = job.software.framework, (*USUAL_SCHEDULES, *able.schedules)
+    if job.training.lora and layout.schedule in SPLIT_BACKWARD:
+        message = (
+            f"schedule {layout.schedule} fills its bubble with the weight gradients of frozen "
+        )
+        message += "weights, which adapters leave none of"
+        found.append(
+            Broken("adapters_leave_bubbles", "schedule", layout.schedule, message, USUAL_SCHEDULES)
+        )
     if layout.schedule not in schedules:
         found.append(
             Broken(

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, compute, placement
+from layoutopt.costmodel import adapters, collectives, compute, placement
 from layoutopt.costmodel.axes import Array, Flags, Ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
@@ -88,6 +88,38 @@ def expert_parameters(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int)
     return held
 
 
+def trained_parameters(
+    job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags
+) -> Array:
+    """Those of `stage_parameters` that have gradients: all, or the adapters' alone."""
+    if job.training.lora is None:
+        return stage_parameters(job, tp, layers, first, last)
+    return adapters.replicated_adapters(job, tp, layers)
+
+
+def held_parameters(job: Job, tp: Ints, layers: Ints | float, first: Flags, last: Flags) -> Array:
+    """`stage_parameters` with the adapters beside them."""
+    held = stage_parameters(job, tp, layers, first, last)
+    if job.training.lora is None:
+        return held
+    return held + adapters.replicated_adapters(job, tp, layers)
+
+
+def held_experts(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
+    """`expert_parameters` with the adapters beside them."""
+    held = expert_parameters(job, layers, ep, etp)
+    if job.training.lora is None:
+        return held
+    return held + adapters.expert_adapters(job, layers, ep, etp)
+
+
+def trained_experts(job: Job, layers: Ints | float, ep: Ints, etp: Ints | int) -> Array:
+    """Those of `expert_parameters` that have gradients: all, or the adapters' alone."""
+    if job.training.lora is None:
+        return expert_parameters(job, layers, ep, etp)
+    return adapters.expert_adapters(job, layers, ep, etp)
+
+
 @dataclass(frozen=True)
 class Gathers:
     """Traffic of ZeRO-2/3 for one average layer and one microbatch, seconds on the wire."""
@@ -117,16 +149,19 @@ def gather_seconds(
     """
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
     ranks = placement.replicas(job, size, tp, pp, cp)
-    parameters = stage_parameters(job, tp, 1.0, np.asarray(False), np.asarray(False))
+    no = np.asarray(False)
+    parameters = held_parameters(job, tp, 1.0, no, no)
+    trained = trained_parameters(job, tp, 1.0, no, no)
     gather = collectives.all_gather(ranks, 2.0 * parameters)
-    scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * parameters)
+    scatter = collectives.reduce_scatter(ranks, job.software.gradient_bytes * trained)
     if job.model.moe is not None:
         shared = expert_shard(job, tp, pp, ep, etp, shard)
         replicas = placement.expert_replicas(job, pp, ep, etp, shared)
-        experts = expert_parameters(job, 1.0, np.asarray(ep), etp)
+        experts = held_experts(job, 1.0, np.asarray(ep), etp)
+        trained = trained_experts(job, 1.0, np.asarray(ep), etp)
         gather = gather + collectives.all_gather(replicas, 2.0 * experts)
         scatter = scatter + collectives.reduce_scatter(
-            replicas, job.software.gradient_bytes * experts
+            replicas, job.software.gradient_bytes * trained
         )
     z = np.asarray(zero_stage)
     forward = np.where(z == 3, gather, 0.0)
@@ -187,13 +222,19 @@ def sync_seconds(
     ranks = placement.replicas(job, size, tp, pp, cp)
     sharded = ranks if shard is None else placement.replicas(job, shard, tp, pp, cp)
     stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
-    layers = stage_parameters(job, tp, stage_layers, np.asarray(False), np.asarray(False))
+    ends, no = (np.asarray(first), (pp == 1) | head), np.asarray(False)
+    dense = trained_parameters(job, tp, stage_layers, *ends)
+    layers = trained_parameters(job, tp, stage_layers, no, no)
     once = np.where(z >= 2, dense - layers, dense)
     pieces = collectives.buckets(once, sharded)
     reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
     all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
-    gather = collectives.all_gather(sharded, 2.0 * once, pieces)
+    gathered = once
+    if job.training.lora:
+        # ZeRO-3 shards the frozen ends as well: gathered, never reduced.
+        gathered = np.where(z == 3, stage_parameters(job, tp, 0.0, *ends), once)
+        pieces = collectives.buckets(gathered, sharded)
+    gather = collectives.all_gather(sharded, 2.0 * gathered, pieces)
     gather = gather + software.owner_s * np.where(sharded.size > 1, sharded.size, 0)
     if shard is not None:
         replicas = placement.shard_groups(job, size // shard, shard, tp, pp)
@@ -219,7 +260,7 @@ def _expert_sync(
     """The same for routed experts, over the ranks that hold them: all of them under ZeRO-0, their
     shard group else, whose shards are then summed across groups."""
     each = job.software.gradient_bytes
-    experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
+    experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
     everyone = placement.expert_copies(job, pp, ep, etp)
     size = expert_shard(job, tp, pp, ep, etp, shard)
     replicas = placement.expert_replicas(job, pp, ep, etp, everyone)
@@ -241,8 +282,9 @@ def _expert_sync(
 
 
 def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints, cp: Ints | int = 1) -> Array:
-    """Sum of the shared table's gradient between first and last stage: axes (tp, pp)."""
-    if not job.model.tied_embeddings:
+    """Sum of the shared table's gradient between first and last stage: axes (tp, pp). A frozen
+    table has none."""
+    if not job.model.tied_embeddings or job.training.lora:
         return np.zeros(np.broadcast(tp, pp).shape)
     link = placement.boundary(job, tp, np.asarray(cp), pp)
     size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
@@ -270,10 +312,10 @@ def optimizer_seconds(
     z, pp = np.asarray(zero_stage), np.asarray(pp)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
     stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
-    dense = stage_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
+    dense = trained_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
     held = dense / np.where(z >= 1, size, 1)
     if job.model.moe is not None:
-        experts = expert_parameters(job, stage_layers, np.asarray(ep), etp)
+        experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
         held = held + experts / np.where(z >= 1, expert_shard(job, tp, pp, ep, etp, shard), 1)
     here = compute.optimizer_seconds(job, machine(job), held)
     return np.where(offload, adam_seconds(job, held), here) if np.any(offload) else here

@@ -91,6 +91,12 @@ class Software(Frozen):
     """The optimizer's state can be kept, and stepped, in host memory."""
     offload_activations: bool = True
     """Saved activations can wait for their backward pass in host memory."""
+    lora: bool = True
+    """The framework trains low-rank adapters beside frozen weights."""
+    merged_adapters: bool = False
+    """q, k, v have one adapter where all three are adapted, gate and up have one."""
+    packs_one_sequence: bool = False
+    """In fine-tuning, packed documents come in microbatches of one sequence."""
     overlap_grad_reduce: float = 0.9
     """Share of the gradient reduction that can hide behind the last microbatch's backward pass."""
     overlap_param_gather: float = 0.5

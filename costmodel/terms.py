@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, compute, mamba, placement
+from layoutopt.costmodel import adapters, collectives, compute, mamba, placement
 from layoutopt.costmodel.axes import FULL, RING, Array, Flags, Ints
 from layoutopt.costmodel.compute import ZERO, Seconds
 from layoutopt.costmodel.context import context_seconds
@@ -111,12 +111,16 @@ def layer_terms(
         work += mamba.mixer(job, rates, tokens, tp).scaled(mamba_share(model))
     again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
+    floor = compute.host_floor(job, rates, ep)
+    if job.training.lora:
+        work += adapters.adapter_seconds(job, rates, tokens, tp, ep, etp)
+        tp_comm += adapters.adapter_traffic(job, rates, tokens, tp, recompute)
+        floor += adapters.launch_seconds(job, rates)
     cp_comm = context_seconds(job, tokens, tp, cp, core, recompute, cp_kind)
     if model.mamba is not None:
         exchange = mamba.exchange(job, rates, tokens, tp, cp).scaled(mamba_share(model))
         cp_comm = cp_comm.scaled(attention) + exchange
     ep_comm = _ep_comm(job, rates, tokens, tp, ep, etp, recompute).scaled(expert_share(model))
-    floor = compute.host_floor(job, rates, ep)
     # Collectives run on the device too: a layer waits for the host where both are over.
     comm = tp_comm.forward + cp_comm.forward + ep_comm.forward
     both = Seconds(
@@ -227,10 +231,14 @@ def embedding_seconds(job: Job, tp: Ints, cp: Ints, micro_batch: Ints) -> EndTer
     """Embedding look-up of one microbatch: axes (tp, cp, micro_batch).
 
     The table is cut over tp by rows: the ranks' outputs are summed, by a scatter whose gradient is
-    gathered, or by an all-reduce (Shoeybi 2019, section 3); taken as half each way.
+    gathered, or by an all-reduce (Shoeybi 2019, section 3); taken as half each way. A frozen table
+    needs no gradient.
     """
     rates, tokens = machine(job), tokens_per_gpu(job, cp, micro_batch)
-    return EndTerms(compute.embedding(job, rates, tokens), _end_pair(job, rates, tokens, tp))
+    pair = _end_pair(job, rates, tokens, tp)
+    if job.training.lora:
+        pair = Seconds(pair.forward, 0 * pair.backward)
+    return EndTerms(compute.embedding(job, rates, tokens), pair)
 
 
 def _end_pair(job: Job, rates: Machine, tokens: Array, tp: Ints) -> Seconds:

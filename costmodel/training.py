@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import Literal
 
+from layoutopt.costmodel.documents import Documents
+from layoutopt.costmodel.linears import Lora
 from layoutopt.costmodel.model import Frozen
 
 Precision = Literal["bf16", "fp16", "fp8", "mxfp8", "nvfp4", "fp32"]
@@ -16,7 +19,7 @@ CudaGraphs = Literal["none", "layers", "full"]
 
 
 class Training(Frozen):
-    """One pretraining run. ``global_batch`` counts sequences per optimizer step."""
+    """One training run. ``global_batch`` counts sequences per optimizer step."""
 
     seq_len: int
     global_batch: int
@@ -36,6 +39,13 @@ class Training(Frozen):
     """Whether dispatch and combine run beside another microbatch's compute; None: what the software
     profile does."""
 
+    finetune: Literal["full", "lora"] | None = None
+    """What a run that starts from trained weights trains of them; None: pretraining."""
+    lora: Lora | None = None
+    """The adapters that alone are trained; None: all weights are."""
+    documents: Documents | None = None
+    """What the sequences are made of; None: each is one document as long as it is."""
+
     eval_interval_steps: int | None = None
     """Steps between pauses for evaluation; None: there are none."""
     eval_s: float = 0.0
@@ -50,10 +60,17 @@ class Training(Frozen):
 
     @property
     def tokens_per_step(self) -> int:
-        """Tokens that one optimizer step consumes."""
+        """Positions that one optimizer step computes, padding included."""
         return self.seq_len * self.global_batch
 
     @property
+    def filled_share(self) -> float:
+        """Share of those positions that hold tokens: 1 but for documents that are not packed."""
+        return 1.0 if self.documents is None else self.documents.filled_share(self.seq_len)
+
+    @property
     def steps(self) -> int:
-        """Optimizer steps of the run, rounded up."""
-        return -(-self.tokens // self.tokens_per_step)
+        """Optimizer steps that the run's tokens take, rounded up; padding is no token."""
+        if self.filled_share == 1.0:
+            return -(-self.tokens // self.tokens_per_step)
+        return math.ceil(self.tokens / (self.tokens_per_step * self.filled_share))

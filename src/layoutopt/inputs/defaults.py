@@ -25,16 +25,28 @@ GPUS_PER_SEQUENCE = 8
 """The batch holds at least one sequence for so many GPUs: below that most of them idle."""
 
 
-def default_seq_len(model: Model) -> tuple[int, str]:
+FINETUNE_SEQ_LEN = 4096
+FINETUNE_BATCH = 64
+"""Sequences of a step. Source for both: Touvron et al. 2023 (arXiv 2307.09288), section 3.1."""
+FINETUNE_STEPS = 8_750
+"""Source: Llama Team 2024 (arXiv 2407.21783), section 4.1.3: 8,500 to 9,000; the middle is ours."""
+
+
+def default_seq_len(model: Model, *, finetune: bool = False) -> tuple[int, str]:
     """Tokens per sequence, and the reason."""
-    longest = model.max_seq_len
-    if longest is not None and longest < SEQ_LEN:
+    longest, usual = model.max_seq_len, FINETUNE_SEQ_LEN if finetune else SEQ_LEN
+    if longest is not None and longest < usual:
         return longest, f"the longest sequence of {model.name}"
+    if finetune:
+        return FINETUNE_SEQ_LEN, "default: as Llama 2 was fine-tuned (Touvron 2023, section 3.1)"
     return SEQ_LEN, "default: the length that current models are pretrained at"
 
 
-def default_tokens(model: Model) -> tuple[int, str]:
-    """Tokens of the run, and the reason."""
+def default_tokens(model: Model, step_tokens: int | None = None) -> tuple[int, str]:
+    """Tokens of the run, and the reason; of a fine-tuning run by the tokens of its step."""
+    if step_tokens is not None:
+        reason = f"{FINETUNE_STEPS:,} steps, as Llama 3's (Llama Team 2024, section 4.1.3)"
+        return FINETUNE_STEPS * step_tokens, reason
     counts = count(model)
     active = counts.active
     kind = "active parameters" if active < counts.total else "parameters"
@@ -45,7 +57,9 @@ def default_tokens(model: Model) -> tuple[int, str]:
     return TOKENS_PER_PARAMETER * active, reason
 
 
-def default_global_batch(model: Model, gpus: int, seq_len: int) -> tuple[int, str]:
+def default_global_batch(
+    model: Model, gpus: int, seq_len: int, *, finetune: bool = False
+) -> tuple[int, str]:
     """Sequences per step, and the reason.
 
     odd(gpus) * 2^k nearest to the token target over seq_len, and at least gpus / 8; odd(n) is n
@@ -53,14 +67,17 @@ def default_global_batch(model: Model, gpus: int, seq_len: int) -> tuple[int, st
     """
     parameters = count(model).total
     target_tokens = next(tokens for least, tokens in BATCH_TOKENS if parameters >= least)
-    target = target_tokens / seq_len
+    target = FINETUNE_BATCH if finetune else target_tokens / seq_len
     odd = gpus // (gpus & -gpus)
     least = -(-gpus // GPUS_PER_SEQUENCE)
     candidates = [odd << k for k in range(40) if odd << k >= least]
     batch = min(candidates, key=lambda size: (abs(size - target), size))
+    wanted = f"{target_tokens / 1e6:.1f}M tokens a step for {parameters / 1e9:,.0f}B parameters"
+    if finetune:
+        wanted = f"{FINETUNE_BATCH}, Llama 2's in fine-tuning (Touvron 2023, section 3.1)"
     reason = (
         f"{odd} x {batch // odd} sequences: of the batches that {gpus:,} GPUs divide, the nearest "
-        f"to {target_tokens / 1e6:.1f}M tokens a step for {parameters / 1e9:,.0f}B parameters"
+        f"to {wanted}"
     )
     if batch == candidates[0] and batch > target:
         reason += f", and at least one sequence for {GPUS_PER_SEQUENCE} GPUs"

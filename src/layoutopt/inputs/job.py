@@ -18,6 +18,7 @@ from layoutopt.inputs.failures import with_failures
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.machine import read_machine
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count, read_seconds
+from layoutopt.inputs.tuning import Tuning, read_tuning
 from layoutopt.inputs.words import choice
 from layoutopt.nearest import did_you_mean, nearest_names
 
@@ -37,7 +38,14 @@ def read_job(
     cluster, gpus = read_machine(_with_layout_gpus(options, layout, notebook), notebook, stdin)
     cluster = with_failures(options, cluster, gpus, notebook)
     profile = _read_software(options.get("framework"), notebook)
-    training = _read_training(options, layout, model, cluster, gpus, notebook)
+    tuning = read_tuning(options, model, profile, notebook)
+    if tuning.lora and model.mtp_layers:
+        notebook.warn(
+            f"the {model.mtp_layers} multi-token-prediction layers of {model.name} are left out: "
+            "adapters are trained by the next token alone"
+        )
+        model = model.model_copy(update={"mtp_layers": 0})
+    training = _read_training(options, layout, model, cluster, gpus, notebook, tuning)
     return Job(model=model, cluster=cluster, training=training, software=profile, gpus=gpus)
 
 
@@ -103,8 +111,10 @@ def _read_training(
     cluster: Cluster,
     gpus: int,
     notebook: Notebook,
+    tuning: Tuning,
 ) -> Training:
-    seq_len = _read_seq_len(options.get("seq_len"), model, notebook)
+    finetune = tuning.finetune is not None
+    seq_len = _read_seq_len(options.get("seq_len"), model, notebook, finetune=finetune)
     batch = options.get("global_batch")
     if batch is not None:
         global_batch = read_count(batch, "global_batch", most=MOST_BATCH)
@@ -112,13 +122,18 @@ def _read_training(
         global_batch = implied
         notebook.fill("global_batch", implied, "what the layout's own numbers multiply to")
     else:
-        global_batch, reason = defaults.default_global_batch(model, gpus, seq_len)
+        global_batch, reason = defaults.default_global_batch(
+            model, gpus, seq_len, finetune=finetune
+        )
         notebook.fill("global_batch", global_batch, reason)
     return Training(
         seq_len=seq_len,
         global_batch=global_batch,
-        tokens=_read_tokens(options.get("tokens"), model, seq_len * global_batch, notebook),
+        tokens=_read_tokens(
+            options.get("tokens"), model, seq_len * global_batch, notebook, finetune=finetune
+        ),
         precision=_read_precision(options.get("precision"), cluster.gpu, notebook),
+        **tuning.fields(),
         **_read_pauses(options),
     )
 
@@ -143,9 +158,9 @@ def _read_pauses(options: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _read_seq_len(value: object, model: Model, notebook: Notebook) -> int:
+def _read_seq_len(value: object, model: Model, notebook: Notebook, *, finetune: bool) -> int:
     if value is None:
-        seq_len, reason = defaults.default_seq_len(model)
+        seq_len, reason = defaults.default_seq_len(model, finetune=finetune)
         notebook.fill("seq_len", seq_len, reason)
         return seq_len
     seq_len = read_count(value, "seq_len", most=MOST_SEQ_LEN)
@@ -169,9 +184,11 @@ def _implied_batch(layout: Mapping[str, Any], gpus: int) -> int | None:
     return read_count(batch, "layout.microbatches", most=MOST_BATCH)
 
 
-def _read_tokens(value: object, model: Model, step_tokens: int, notebook: Notebook) -> int:
+def _read_tokens(
+    value: object, model: Model, step_tokens: int, notebook: Notebook, *, finetune: bool
+) -> int:
     if value is None:
-        tokens, reason = defaults.default_tokens(model)
+        tokens, reason = defaults.default_tokens(model, step_tokens if finetune else None)
         notebook.fill("tokens", tokens, reason)
     else:
         tokens = read_count(value, "tokens", most=MOST_TOKENS, fraction=True)

@@ -36,6 +36,15 @@ class JobOptions(TypedDict, total=False):
     tokens: Number
     precision: str
     framework: str
+    finetune: str
+    """``full`` or ``lora``; left out: pretraining."""
+    lora_rank: Number
+    lora_targets: str | Iterable[str]
+    """``attention``, ``mlp``, ``all``, or names of linear layers: ``"q_proj,v_proj"``."""
+    document_length: Number
+    """Mean tokens of a document: a number (all alike), or ``"exponential:2048"``."""
+    packing: bool | str
+    """Whether documents fill sequences one after another; else each is padded to seq_len."""
     calibration: str | Path | Site | None
     """A site's own figures: a file that ``layoutopt calibrate`` made."""
     eval_every: Number

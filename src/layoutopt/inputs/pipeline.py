@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import cast
 
+from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Schedule
-from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
-from layoutopt.costmodel.software import Software
+from layoutopt.costmodel.pipelines import SPLIT_BACKWARD, USUAL_SCHEDULES, pipelines_of
 from layoutopt.errors import InputError, RuleError
 from layoutopt.inputs.layout_text import SCHEDULES
 from layoutopt.inputs.words import choice
@@ -17,16 +17,21 @@ PIPELINE_KEYS = ("schedule", "layers_per_stage")
 """Keys of ``fix`` that are no axes of AXES."""
 
 
-def read_pipeline(words: Mapping[str, object], software: Software) -> Pipeline:
-    """The pipelines that ``fix`` leaves (its keys of PIPELINE_KEYS) on ``software``."""
+def read_pipeline(words: Mapping[str, object], job: Job) -> Pipeline:
+    """The pipelines that ``fix`` leaves (its keys of PIPELINE_KEYS) to ``job``."""
+    framework = job.software.framework
     schedules: tuple[Schedule, ...] | None = None
     if "schedule" in words:
         schedule = choice(str(words["schedule"]), "fix.schedule", SCHEDULES)
-        runs = (*USUAL_SCHEDULES, *pipelines_of(software.framework).schedules)
+        runs = (*USUAL_SCHEDULES, *pipelines_of(framework).schedules)
+        what = framework
+        if job.training.lora:
+            # Their bubbles are filled with weight gradients, which frozen weights have none of.
+            runs = tuple(one for one in runs if one not in SPLIT_BACKWARD)
+            what = f"{framework} with adapters"
         if schedule not in runs:
             raise RuleError(
-                f"fix: {software.framework} does not run schedule {schedule}; "
-                f"it runs {', '.join(runs)}",
+                f"fix: {what} does not run schedule {schedule}; it runs {', '.join(runs)}",
                 field="fix",
                 value=f"schedule={schedule}",
                 nearest=tuple(f"schedule={one}" for one in runs),

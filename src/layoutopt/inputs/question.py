@@ -72,7 +72,7 @@ class AskedOfSolve:
         if not batched and math.isfinite(critical):
             training = at_batch(job.training, job.training.global_batch, critical)
             job = replace(job, training=training)
-        pipeline = read_pipeline(fix_pairs(options.get("fix")), job.software)
+        pipeline = read_pipeline(fix_pairs(options.get("fix")), job)
         limits = (*self._limits, *limits_of(pipeline))
         refuse_contradictions(self._fixed, limits)
         job = ordered(job, str(self._fixed.get("axis_order", job.axis_order)))

@@ -25,6 +25,7 @@ from layoutopt.inputs.options import (
 )
 from layoutopt.inputs.question import AskedOfSolve, echo, read_budget
 from layoutopt.inputs.text import read_text
+from layoutopt.inputs.tuning import Tuning, tuning_json
 from layoutopt.optimizer.question import Budget, Question
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ class Request:
             "eval_interval_steps": training.eval_interval_steps,
             "eval_s": training.eval_s,
             "framework": job.software.name,
+            **tuning_json(Tuning(training.finetune, training.lora, training.documents)),
             "calibration": self.calibration.to_dict() if self.calibration else None,
             **self.asked,
             "architecture": {

@@ -38,11 +38,14 @@ def config(plan: Plan) -> str:
     found |= _sharding(keys)
     keys.take("sequence_parallel")
     keys.take("micro_batch")
+    starts = ""
+    if keys.tuning("adapters and packing are the training script's (peft.LoraConfig, trl)"):
+        starts = ", trained weights to start from"
     head = (
         f"# {plan.title()}; written by layoutopt.\n"
         "# Not said here, but in the training script: per_device_train_batch_size "
         f"{layout.micro_batch}, gradient_accumulation_steps {layout.microbatches}, "
-        f"max_steps {plan.training.steps}, save_steps {plan.interval_steps}.\n"
+        f"max_steps {plan.training.steps}, save_steps {plan.interval_steps}{starts}.\n"
     )
     keys.finish()
     return head + yaml.safe_dump(found, sort_keys=False)

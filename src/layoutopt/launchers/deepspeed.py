@@ -36,6 +36,8 @@ def config(plan: Plan) -> str:
         found["sequence_parallel_size"] = layout.cp
     found |= _recompute(keys)
     found["layoutopt"] = _notes(plan)
+    if keys.tuning("adapters and packing are the training script's (peft.LoraConfig)"):
+        found["layoutopt"]["start_from"] = "trained weights, which train.py loads"
     keys.finish()
     return json.dumps(found, indent=2) + "\n"
 

@@ -54,6 +54,8 @@ def flags(plan: Plan) -> list[Flag]:
             "checkpoint_period": plan.interval_steps,
             "async_checkpointing": str(plan.software.async_save).lower(),
         }
+    if keys.tuning("its trainer has no adapters, and document lengths are no option of it"):
+        said["load_parameters_path"] = "pretrained"
     keys.finish()
     return [(f"{key}={value}",) for key, value in said.items()]
 

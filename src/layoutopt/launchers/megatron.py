@@ -37,9 +37,14 @@ def environment(plan: Plan) -> dict[str, str]:
     return {} if fsdp or alone else {"CUDA_DEVICE_MAX_CONNECTIONS": "1"}
 
 
-def flags(plan: Plan) -> list[Flag]:
-    """Every option: layout, batch, recompute, precision, overlap, checkpoints, model, stand-ins."""
+def flags(plan: Plan, *, bridge: bool = False) -> list[Flag]:
+    """Every option: layout, batch, recompute, precision, overlap, checkpoints, model, stand-ins.
+
+    ``bridge``: for Megatron Bridge, which says adapters and documents itself.
+    """
     keys = Keys(plan, NAME)
+    why = "pretrain_gpt.py has neither adapters nor packed documents; Megatron Bridge has both"
+    tuning = keys.tuning(why, adapters=bridge, documents=bridge)
     found = [
         *_degrees(keys),
         *_pipeline(keys),
@@ -52,6 +57,8 @@ def flags(plan: Plan) -> list[Flag]:
         *model_flags(plan.model, plan.training.seq_len),
         *_stand_ins(plan),
     ]
+    if tuning:
+        found += [("--finetune",), ("--pretrained-checkpoint", "pretrained")]
     keys.finish()
     return found
 

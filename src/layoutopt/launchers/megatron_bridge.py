@@ -6,6 +6,7 @@ from typing import Any
 
 import yaml
 
+from layoutopt.costmodel.linears import adapted
 from layoutopt.launchers import megatron
 from layoutopt.launchers.keys import Keys
 from layoutopt.launchers.plan import Plan
@@ -22,7 +23,7 @@ _PRECISION = {
 
 def config(plan: Plan) -> str:
     """The YAML file; raises RuleError for what Megatron, and so Bridge, cannot say."""
-    said = {flag[0]: flag[1:] for flag in megatron.flags(plan)}
+    said = {flag[0]: flag[1:] for flag in megatron.flags(plan, bridge=True)}
     keys, layout, training = Keys(plan, NAME), plan.layout, plan.training
     if training.precision not in _PRECISION:
         raise keys.cannot("precision", f"no recipe trains in {training.precision}", "bf16")
@@ -41,9 +42,9 @@ def config(plan: Plan) -> str:
     if plan.model.moe:
         model["expert_model_parallel_size"] = layout.ep
         model["expert_tensor_parallel_size"] = layout.etp
-    found = {
+    found: dict[str, Any] = {
         "model": model,
-        "dataset": {"sequence_length": training.seq_len},
+        "dataset": _dataset(plan),
         "train": {
             "micro_batch_size": layout.micro_batch,
             "global_batch_size": training.global_batch,
@@ -57,7 +58,59 @@ def config(plan: Plan) -> str:
     if plan.interval_steps:
         found["checkpoint"] = _checkpoint(said)
     head = f"# {plan.title()}; written by layoutopt.\n"
+    if training.finetune:
+        found.setdefault("checkpoint", {})["pretrained_checkpoint"] = "pretrained"
+        if layout.cp > 1:
+            model["calculate_per_token_loss"] = True
+            found["ddp"]["average_in_collective"] = False
+    if training.lora:
+        found["peft"], scheme = _adapters(plan)
+        head += f"# For a recipe of adapters: ..._peft_config(peft_scheme={scheme}).\n"
     return head + yaml.safe_dump(found, sort_keys=False)
+
+
+_LAYERS = {"o_proj": "linear_proj", "down_proj": "linear_fc2"}
+_PARTS = {
+    "q_proj": "linear_q",
+    "k_proj": "linear_k",
+    "v_proj": "linear_v",
+    "gate_proj": "linear_fc1_gate",
+    "up_proj": "linear_fc1_up",
+    **_LAYERS,
+}
+"""Names of layers in Megatron Bridge 0.3.1 (peft/lora.py, peft/canonical_lora.py)."""
+
+
+def _adapters(plan: Plan) -> tuple[dict[str, Any], str]:
+    """The recipe's ``peft`` section, and the scheme to ask the recipe for: one adapter beside
+    layers that Megatron runs as one, or one for each where not all of them are adapted."""
+    lora = plan.training.lora
+    if lora is None or plan.model.mla is not None:
+        raise Keys(plan, NAME).refused("lora_targets", "its latent attention has other layers")
+    merged = [layer.name for layer in adapted(plan.model, lora, merges=True)]
+    whole = all(name.startswith("linear_") or name in _LAYERS for name in merged)
+    names = [_LAYERS.get(name, name) for name in merged]
+    if not whole:
+        names = [_PARTS[name] for name in lora.targets]
+    scheme = "'lora'" if whole else "CanonicalLoRA()"
+    return {"dim": lora.rank, "target_modules": names}, scheme
+
+
+def _dataset(plan: Plan) -> dict[str, Any]:
+    """Sequences of the pretraining dataset; or of a fine-tuning one, with documents packed."""
+    training = plan.training
+    if training.finetune is None:
+        Keys(plan, NAME).tuning("packed documents are of its fine-tuning recipes")
+        return {"sequence_length": training.seq_len}
+    found: dict[str, Any] = {"seq_length": training.seq_len}
+    if training.documents is None:
+        return found
+    if not training.documents.packed:
+        return {**found, "packed_sequence_specs": None}
+    specs = {"packed_sequence_size": training.seq_len}
+    if plan.layout.cp > 1:
+        specs["pad_seq_to_mult"] = 2 * plan.layout.cp
+    return {**found, "packed_sequence_specs": specs}
 
 
 def _pipeline(said: dict[str, tuple[str, ...]]) -> dict[str, Any]:

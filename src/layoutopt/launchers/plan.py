@@ -17,6 +17,7 @@ from layoutopt.costmodel.training import Precision, Training
 from layoutopt.errors import InputError
 from layoutopt.inputs.layout_text import read_layout
 from layoutopt.inputs.text import read_text
+from layoutopt.inputs.tuning import tuning_of
 
 SCHEMA = "layoutopt.plan/1"
 MOST_BYTES = 2**24
@@ -109,6 +110,7 @@ def _read(answer: Mapping[str, Any]) -> Plan:
     if keys.get("layers_per_stage") == even_split(int(shape["layers"]), keys["pp"]):
         del keys["layers_per_stage"]  # None means even
     training = Training(
+        **tuning_of(request).fields(),
         seq_len=request["seq_len"],
         global_batch=keys.get("global_batch") or request["global_batch"],
         tokens=request["tokens"],

@@ -55,6 +55,9 @@ def flags(plan: Plan) -> list[Flag]:
     sequence = plan.layout.sequence_parallel and plan.layout.tp > 1
     if plan.software.overlap_tp > 0 and sequence and not plan.model.moe:
         found += [("--compile.enable",), ("--compile.enable_async_tensor_parallel",)]
+    why = "it has no adapters, and masks between documents are part of a model's own configuration"
+    if keys.tuning(why):
+        found.append(("--checkpoint.initial_load_path", "pretrained"))
     recompute = _recompute(keys)
     keys.finish()
     return [*found, recompute]

@@ -16,6 +16,7 @@ from layoutopt.report import plan_json
 from layoutopt.report.guard import plain
 from layoutopt.report.placement import placement_json
 from layoutopt.report.saving import degraded_json
+from layoutopt.report.tuning import documents_json, finetune_json
 from layoutopt.report.uncertainty import uncertainty
 
 SCHEMA = "layoutopt.plan/1"
@@ -124,6 +125,11 @@ class Answer:
             "assumptions": self.plan.assumptions if self.plan else (),
             "warnings": self.warnings,
         }
+        tuned, documents = finetune_json(job), documents_json(job)
+        if tuned is not None:
+            entry["finetune"] = tuned
+        if documents is not None:
+            entry["documents"] = documents
         if self.placement is not None:
             entry["placement"] = placement_json(self.placement)
         if self.pareto is not None:

@@ -20,6 +20,12 @@ FLOPS_CONVENTION = (
     "over the dense peak of the precision; mfu_6nd leaves attention out; hfu counts recompute"
 )
 
+LORA_CONVENTION = (
+    "model FLOPs: (4 x active parameters + 6 x adapters + causal attention) x tokens: frozen "
+    "weights have no weight gradients; recompute not counted, over the dense peak of the "
+    "precision; mfu_6nd counts 6 x active parameters alone; hfu counts recompute"
+)
+
 _USUAL = Layout()
 
 
@@ -75,7 +81,7 @@ def _list_text(key: str, value: list[Any]) -> str:
     return pools_text(value) if key == "pools_per_stage" else stages_text(value)
 
 
-def step_json(step: StepTime) -> dict[str, Any]:
+def step_json(step: StepTime, job: Job) -> dict[str, Any]:
     """Seconds and rates of one step."""
     return {
         "time_s": step.time_s,
@@ -84,7 +90,7 @@ def step_json(step: StepTime) -> dict[str, Any]:
         "mfu": step.mfu,
         "mfu_6nd": step.mfu_6nd,
         "hfu": step.hfu,
-        "flops_convention": FLOPS_CONVENTION,
+        "flops_convention": LORA_CONVENTION if job.training.lora else FLOPS_CONVENTION,
         "breakdown_s": {part: step.breakdown_s[part] for part in BREAKDOWN},
     }
 
@@ -112,7 +118,7 @@ def estimate_json(estimate: Estimate | None, job: Job) -> dict[str, Any]:
         return dict.fromkeys(("layout", "step", "memory", "checkpoint", "run"))
     return {
         "layout": layout_json(estimate.layout, job),
-        "step": step_json(estimate.step),
+        "step": step_json(estimate.step, job),
         "memory": memory_json(estimate.memory),
         "checkpoint": {
             **asdict(estimate.checkpoint),

@@ -18,6 +18,7 @@ from layoutopt.report.placement import placement_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
 from layoutopt.report.saving import checkpoint_rows, degraded_rows
+from layoutopt.report.tuning import tuning_lines
 from layoutopt.report.uncertainty import uncertainty
 from layoutopt.units import DAY, format_bytes, format_count, format_seconds
 
@@ -44,7 +45,8 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
 
 
 def _first_lines(answer: Answer) -> list[tuple[str, str]]:
-    lines = [("Job", _job_line(answer)), *_layout_lines(answer)]
+    job = answer.request.job
+    lines = [("Job", _job_line(answer)), *tuning_lines(job), *_layout_lines(answer)]
     if answer.plan:
         lines += _plan_lines(answer.plan)
     return [*lines, *_proof_lines(answer)]

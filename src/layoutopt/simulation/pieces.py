@@ -214,8 +214,11 @@ def weight_gradient_s(job: Job, axes: Axes, backward_s: float) -> float:
     """Seconds of a layer's weight gradients: half of the backward pass of its matrix products.
 
     Attention's core and elementwise work have none (Qi et al. 2023, table 1). Never more than the
-    layer's whole backward pass, which the host may bound.
+    layer's whole backward pass, which the host may bound. Frozen weights have no gradients, and
+    those of adapters are left in the pass.
     """
+    if job.training.lora:
+        return 0.0
     rates = machine(job)
     tokens = terms.tokens_per_gpu(job, axes.cp, axes.micro_batch)
     model = job.model
@@ -252,9 +255,9 @@ def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
 
 def _layer_parameters(job: Job, axes: Axes) -> float:
     no = np.asarray(False)
-    held = sharding.stage_parameters(job, axes.tp, 1.0, no, no)
+    held = sharding.trained_parameters(job, axes.tp, 1.0, no, no)
     if job.model.moe is not None:
-        held = held + sharding.expert_parameters(job, 1.0, axes.ep, axes.etp)
+        held = held + sharding.trained_experts(job, 1.0, axes.ep, axes.etp)
     return _one(held)
 
 
@@ -268,7 +271,7 @@ def _embedding(job: Job, layout: Layout) -> Piece:
         weight_s=0.0,
         saved_kib=0,
         working_kib=0,
-        parameters=_one(sharding.stage_parameters(job, axes.tp, 0.0, yes, no)),
+        parameters=_one(sharding.trained_parameters(job, axes.tp, 0.0, yes, no)),
     )
 
 
@@ -277,10 +280,10 @@ def _head(job: Job, layout: Layout) -> Piece:
     cost = terms.head_seconds(job, axes.tp, axes.cp, axes.micro_batch)
     logits: Ints = logits_kib(job, axes.tp, axes.cp, axes.micro_batch)
     first = np.asarray(layout.pp == 1 or is_v(layout))
-    ends = sharding.stage_parameters(job, axes.tp, 0.0, first, yes)
+    ends = sharding.trained_parameters(job, axes.tp, 0.0, first, yes)
     if first:
-        ends = ends - sharding.stage_parameters(job, axes.tp, 0.0, yes, no)
-    # One product forward, two backward, and the cross-entropy's traffic half and half.
+        ends = ends - sharding.trained_parameters(job, axes.tp, 0.0, yes, no)
+    # One product forward, two backward (one where frozen); cross-entropy's traffic half and half.
     work = cost.compute
     weight = _one(work.backward) - _one(work.forward)
     return Piece(

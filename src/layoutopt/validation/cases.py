@@ -21,7 +21,7 @@ from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
-from layoutopt.validation.gaps import likely_recompute
+from layoutopt.validation.gaps import likely_recompute, tuned
 from layoutopt.validation.notes import expert_notes
 from layoutopt.validation.records import Record
 
@@ -110,10 +110,12 @@ def _job(record: Record, calibration: Calibration | None, filled: list[str]) -> 
     cluster = _cluster_of(record)
     software = software_for_record(record.framework)
     gpus: int = record.hardware["gpus"]
+    model = _model(record, filled)
+    training = _training(record, cluster.gpu, software, filled)
     job = Job(
-        model=_model(record, filled),
+        model=model,
         cluster=cluster,
-        training=_training(record, cluster.gpu, software, filled),
+        training=tuned(training, record, model, software, filled),
         software=software,
         gpus=gpus,
     )
@@ -373,9 +375,6 @@ def _memory_kind(record: Record) -> str | None:
 def _left_out(record: Record) -> dict[Figure, str]:
     """Why a figure of a predictable record stays out of the summaries, by figure."""
     reasons: dict[Figure, str] = {}
-    if record.training.get("task") == "lora":
-        why = "LoRA trains adapters alone, which is not modelled"
-        reasons = dict.fromkeys(FIGURES, why)
     optimizer = record.training.get("optimizer")
     if optimizer is not None and "adam" not in str(optimizer).lower():
         reasons |= dict.fromkeys(FIGURES, f"optimizer {optimizer}: other states than Adam's")
