@@ -11,6 +11,7 @@ import math
 import time
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 
@@ -23,12 +24,13 @@ from layoutopt.costmodel.rules import divisors
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import orders
 from layoutopt.optimizer.misses import meets_limits, meets_power
+from layoutopt.optimizer.pipelining import schedules_of
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import TIE, Ended, Rounds
 from layoutopt.optimizer.search import proved
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.warmstart import start_from
-from layoutopt.optimizer.work import least_gpu_seconds, least_wall_s
+from layoutopt.optimizer.work import least_gpu_seconds, least_wall_of_shapes_s, least_wall_s
 from layoutopt.units import HOUR
 
 SEEDS = 6
@@ -52,6 +54,12 @@ class Case:
     """Legal layouts, in every order of the axes."""
     least_wall_s: float
     chunks: Chunks = ()
+
+    @cached_property
+    def closer_wall_s(self) -> float:
+        """The same by the shapes that this count divides into."""
+        plain = schedules_of(self.question) == ("1f1b",)
+        return max(self.least_wall_s, least_wall_of_shapes_s(self.space, plain=plain))
 
     @property
     def question(self) -> Question:
@@ -193,7 +201,7 @@ class Searched:
     @property
     def bound(self) -> float:
         """No run of this count that keeps to the limits is worth less."""
-        least, best = self.case.least_wall_s, self.best
+        least, best = self.case.closer_wall_s, self.best
         wall = max(least, self.ended.bound_s or 0.0)
         if best is not None:
             return self.case.value(min(wall, best.run.wall_time_s))
@@ -219,7 +227,7 @@ class Counts:
             self._seed()
         for case in sorted(self.cases, key=_order):
             longest = self._longest_s(case)
-            if case.least_wall_s > longest:
+            if case.least_wall_s > longest or case.closer_wall_s > longest:
                 continue
             if time.monotonic() >= self.ends_at:
                 self._out = True
@@ -238,7 +246,7 @@ class Counts:
         began = time.monotonic()
         budget = replace(self.budget, seconds=max(self.ends_at - began, 0.01))
         rounds, ended = proved(case.space, budget, began, longest_s)
-        if ended.best and ended.best.estimate.run.wall_time_s < case.least_wall_s * (1 - TIE):
+        if ended.best and ended.best.estimate.run.wall_time_s < case.closer_wall_s * (1 - TIE):
             raise InternalError(f"{ended.best.estimate.layout} is below the floor of its count")
         found = Searched(case, rounds, ended, longest_s)
         found = found if found.exact or found.best else replace(found, rounds=None)

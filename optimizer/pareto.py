@@ -41,7 +41,7 @@ def front(counts: Counts) -> tuple[tuple[Estimate, ...], bool]:
 def _least_s(counts: Counts, case: Case) -> float:
     """The highest floor under a count's runs that is known."""
     found = counts.searched.get(case.key)
-    return max(case.least_wall_s, (found.ended.bound_s or 0.0) if found else 0.0)
+    return max(case.closer_wall_s, (found.ended.bound_s or 0.0) if found else 0.0)
 
 
 def _undominated_s(points: Points, case: Case) -> float:

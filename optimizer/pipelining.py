@@ -259,10 +259,11 @@ class Pipelines:
     def _groups(self, limit: float) -> Iterator[Group]:
         """Groups of outer choices, one for each pp, schedule and variant."""
         wide = with_every_chunk(self.space)
-        shapes = shapes_of(wide, self.tables, self._objective_s(limit, (0.0, 0.0)))
+        schedules = schedules_of(self.space.question)
+        most = self._objective_s(limit, (0.0, 0.0))
+        shapes = shapes_of(wide, self.tables, most, plain=schedules == ("1f1b",))
         for pp in np.unique(shapes[:, 2]).tolist():
-            mine = shapes[shapes[:, 2] == pp]
-            yield from groups_of(wide, mine, schedules_of(self.space.question), self.recompute)
+            yield from groups_of(wide, shapes[shapes[:, 2] == pp], schedules, self.recompute)
 
     @property
     def recompute(self) -> str:

@@ -4,10 +4,10 @@ What follows (outer.py) multiplies each shape by every way to shard and to run a
 the cost model for all of them. Here the tables' least layer, shared as evenly as work could be,
 says which shapes are worth that:
 
-    pipeline >= m t_max + b (all stages - t_max)        t_max >= all stages / pp
+    pipeline >= (m / pp + waits) all stages
 
-with b = 1 / vpp where chunks take turns, and 0 where they do not: whatever the split and the
-schedule, the slowest stage works on every microbatch.
+The slowest stage, which has at least its share of the work, works on every microbatch; what is
+waited for on top of it is in `least_waits`.
 """
 
 from __future__ import annotations
@@ -50,19 +50,42 @@ def _chunks_add_up(layers: int, chunks: int) -> bool:
     return any((layers + ends) % chunks == 0 for ends in (0, 1, 2))
 
 
-def shapes_of(space: Space, tables: Tables, most_s: float) -> Ints:
+def least_waits(pp: Ints, vpp: Ints, microbatches: Ints, *, plain: bool) -> Array:
+    """What any split waits for beside m / p of all stages' work W, as a share of W.
+
+    With v chunks that take turns (W - t_max) / v, which is least where all stages are alike. Under
+    1F1B (``plain``: no other schedule is looked for) a stage s is on three paths through the
+    order of work, each no longer than the pipeline:
+
+        sum_{j<s} t_j + (m - p + s + 1) t_s + 2 sum_{j>s} t_j      for s > p - m
+        W + (m - 1) (t_s - f_s)                                    for s <= p - m, f_s <= t_s / 2
+        W - t_s + m t_s                                            for the last stage
+
+    With m > p + 1, the first of them, weighted by 1 / ((m - p + s) (m - p + s - 1)), add up to
+    (m + p - 1) / p W: no split does better than the even one. Else the first with s = p - m + 1 and
+    the second leave at least (m - 1) / (2 p - m + 1) W on top of W. Other schedules are taken to
+    wait for nothing.
+    """
+    few = 1 + (microbatches - 1) / np.maximum(2 * pp - microbatches + 1, 1) - microbatches / pp
+    one = np.where(microbatches > pp + 1, 1 - 1 / pp, np.maximum(few, 0.0))
+    return np.where(vpp > 1, (1 - 1 / pp) / vpp, one if plain else 0.0)
+
+
+def shapes_of(space: Space, tables: Tables, most_s: float, *, plain: bool) -> Ints:
     """Rows of SHAPE whose step may take ``most_s`` at most, jitter and the step's fixed cost left
-    out; with the least layer of the tables, and what comes once a step for nothing."""
-    rows = _unchunked(space)
+    out; with the least layer of the tables, and what comes once a step for nothing. ``plain``: see
+    `least_waits`."""
+    rows = unchunked(space)
     if np.isinf(most_s):
         return _chunked(space, rows)
-    rows = rows[_floor_s(space, tables, rows) <= most_s]
+    # With one chunk, and then for nothing what chunks wait for: whatever their number is.
+    rows = rows[_floor_s(space, tables, rows, plain=False) <= most_s]
     rows = _chunked(space, rows)
-    kept: Ints = rows[_floor_s(space, tables, rows) <= most_s]
+    kept: Ints = rows[_floor_s(space, tables, rows, plain=plain) <= most_s]
     return kept
 
 
-def _floor_s(space: Space, tables: Tables, rows: Ints) -> Array:
+def _floor_s(space: Space, tables: Tables, rows: Ints, *, plain: bool) -> Array:
     """Seconds that every pipeline of a row takes; infinite where the tables have no such layer."""
     layer, ends, layers = tables.layer, tables.ends, space.job.model.layers
     keys = np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch", "experts")], axis=-1)
@@ -79,7 +102,7 @@ def _floor_s(space: Space, tables: Tables, rows: Ints) -> Array:
     pp, vpp = rows[:, 2], rows[:, 7]
     always = layers * least["m_total"] + entry["m_embedding"] + entry["m_head"]
     always = always + pp * (entry["m_host"] + vpp * _messages(tables, pp, entry))
-    waits = np.where(vpp > 1, (1 - 1 / pp) / vpp, 0.0)
+    waits = least_waits(pp, vpp, rows[:, 5], plain=plain)
     one = layers * least["total"] + entry["embedding"] + entry["head"]
     # Rounded as in any sum of the tables; twice, as the waits are not an even split's.
     floor[known] = tables.seconds(1) * (always + waits * one - 2 * tables.delta)
@@ -94,7 +117,7 @@ def _messages(tables: Tables, pp: Ints, entry: dict[str, Ints]) -> Ints:
     return found
 
 
-def _unchunked(space: Space) -> Ints:
+def unchunked(space: Space) -> Ints:
     """Every row of SHAPE that uses all GPUs and the batch, with one chunk."""
     by_dp: dict[int, list[tuple[int, int]]] = {}
     for dp, micro_batch, microbatches in space.batches:
@@ -111,7 +134,7 @@ def _unchunked(space: Space) -> Ints:
 def _chunked(space: Space, rows: Ints) -> Ints:
     """The rows with every number of chunks that may take turns: a stage has as many layers, and the
     microbatches come in whole groups."""
-    found = []
+    found = [rows[:0]]
     for chunks in space.values["vpp"]:
         mine = rows[
             chunks <= np.where(rows[:, 2] > 1, (space.job.model.layers + 2) // rows[:, 2], 1)
@@ -119,5 +142,5 @@ def _chunked(space: Space, rows: Ints) -> Ints:
         if chunks > 1 and space.keeps("interleave_whole_groups"):
             mine = mine[mine[:, 5] % mine[:, 2] == 0]
         found.append(np.column_stack([mine[:, :7], np.full(len(mine), chunks)]))
-    chunked: Ints = np.concatenate(found) if found else rows[:0]
+    chunked: Ints = np.concatenate(found)
     return chunked
