@@ -241,27 +241,39 @@ class Space:
     def _modes(self) -> dict[tuple[int, int], int]:
         """Legal values of mode for each (tp, cp)."""
         pairs = sorted({(tp, cp) for tp, cp, _, _ in self.grids})
-        modes = ints(self.values["mode"])
-        return {
-            (tp, cp): int(self.exchanges(np.asarray(tp), np.asarray(cp), modes).sum())
-            for tp, cp in pairs
-        }
+        place, mode = _product(range(len(pairs)), self.values["mode"])
+        tp, cp = ints(pairs).reshape(-1, 2)[place].T
+        found = np.bincount(place[self.exchanges(tp, cp, mode)], minlength=len(pairs))
+        return dict(zip(pairs, found.tolist(), strict=True))
 
     @cached_property
     def _shardings(self) -> dict[tuple[int, int], int]:
         """Legal pairs of experts and sharding for each (tp, pp)."""
-        found = {}
-        for tp, pp in sorted({(tp, pp) for tp, _, pp, _ in self.grids}):
+        pairs = sorted({(tp, pp) for tp, _, pp, _ in self.grids})
+        spread = {
+            pp: [code for code in self.values["sharding"] if self.shards(code, pp)]
+            for pp in {pp for _, pp in pairs}
+        }
+        rows = []
+        for place, (tp, pp) in enumerate(pairs):
             held = [
                 code
                 for code in self.values["experts"]
                 if self.expert_groups(code, pp) and self.cuts_experts(code, tp)
             ]
-            spread = [code for code in self.values["sharding"] if self.shards(code, pp)]
-            experts, sharding = np.meshgrid(ints(held), ints(spread), indexing="ij")
-            good = self.groups_shards(np.asarray(tp), np.asarray(pp), experts, sharding)
-            found[tp, pp] = int(good.sum())
-        return found
+            experts, sharding = _product(held, spread[pp])
+            rows.append(np.stack([np.full_like(experts, place), experts, sharding]))
+        place, experts, sharding = np.concatenate([np.zeros((3, 0), np.int64), *rows], axis=1)
+        tp, pp = ints(pairs).reshape(-1, 2)[place].T
+        good = self.groups_shards(tp, pp, experts, sharding)
+        found = np.bincount(place[good], minlength=len(pairs))
+        return dict(zip(pairs, found.tolist(), strict=True))
+
+
+def _product(first: Iterable[int], second: Iterable[int]) -> tuple[Ints, Ints]:
+    """Every pair, as two arrays."""
+    one, other = np.meshgrid(ints(list(first)), ints(list(second)), indexing="ij")
+    return one.ravel(), other.ravel()
 
 
 def space_of(question: Question, dropped: Iterable[str] = ()) -> Space:
