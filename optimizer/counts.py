@@ -24,13 +24,13 @@ from layoutopt.costmodel.rules import divisors
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import orders
 from layoutopt.optimizer.misses import meets_limits, meets_power
-from layoutopt.optimizer.pipelining import schedules_of
+from layoutopt.optimizer.pipelining import least_of_pipelines_s
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import TIE, Ended, Rounds
 from layoutopt.optimizer.search import proved
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.warmstart import start_from
-from layoutopt.optimizer.work import least_gpu_seconds, least_wall_of_shapes_s, least_wall_s
+from layoutopt.optimizer.work import least_gpu_seconds, least_wall_s
 from layoutopt.units import HOUR
 
 SEEDS = 6
@@ -58,8 +58,7 @@ class Case:
     @cached_property
     def closer_wall_s(self) -> float:
         """The same by the shapes that this count divides into."""
-        plain = schedules_of(self.question) == ("1f1b",)
-        return max(self.least_wall_s, least_wall_of_shapes_s(self.space, plain=plain))
+        return max(self.least_wall_s, least_of_pipelines_s(self.space))
 
     @property
     def question(self) -> Question:

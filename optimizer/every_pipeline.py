@@ -46,7 +46,8 @@ def _splits(question: Question, layout: Layout) -> Iterator[tuple[int, ...] | No
     able = pipelines_of(question.job.software.framework)
     even = even_split(layers, layout.pp)
     if question.pipeline.splits == "even" or able.splits == "even":
-        yield None
+        if _cuts_evenly(layout, layers):  # Uneven chunks of even stages are not searched.
+            yield None
         return
     for split in _compositions(layers, layout.pp):
         if all(_whole(layout, stage, held) for stage, held in enumerate(split)):

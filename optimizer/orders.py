@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from layoutopt.costmodel.placement import PRICED, ordered
-from layoutopt.optimizer.pipelining import searched
+from layoutopt.optimizer.pipelining import least_of_pipelines_s, searched
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space, space_of
@@ -78,9 +78,12 @@ def _faster_of(
     """What is known, or what another order does better; the bound holds for both."""
     wall = ended.best.estimate.run.wall_time_s if ended.best else math.inf
     limit = min(most_wall_s, wall * (1 - RESOLUTION / 2))
-    again = Rounds(other, rounds.budget, began, limit)
-    in_time = ended.proved and time.monotonic() < rounds.ends_at
-    found = searched(again) if in_time else Ended(None, False, again.least_wall_s())
+    again = rounds
+    if ended.proved and time.monotonic() < rounds.ends_at:
+        again = Rounds(other, rounds.budget, began, limit)
+        found = searched(again)
+    else:
+        found = Ended(None, False, least_of_pipelines_s(other))
     walls = [one.bound_s for one in (ended, found)]
     bound = min((w for w in walls if w is not None), default=None)
     if any(one.bound_s is None and not one.proved for one in (ended, found)):

@@ -35,6 +35,7 @@ from layoutopt.optimizer.stagewise import Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import start_from
+from layoutopt.optimizer.work import least_wall_of_shapes_s
 
 MARGIN = 1e-6
 """What a pipeline has to be faster by, relatively: an even one of equal time is preferred."""
@@ -92,6 +93,8 @@ def searched(rounds: Rounds) -> Ended:
     ended = rounds.run() if usual else Ended(_start(rounds), True, None)
     if not is_wider(space.question):
         return ended
+    if not ended.proved:
+        return Ended(ended.best, False, least_of_pipelines_s(space))
     known_s = ended.best.estimate.run.wall_time_s if ended.best else math.inf
     pipelines = Pipelines(space, rounds.tables, clock, rounds.budget, rounds.ends_at)
     found = pipelines.run(min(known_s, rounds.most_wall_s))
@@ -107,6 +110,12 @@ def searched(rounds: Rounds) -> Ended:
     # What was bounded there holds the even pipelines too.
     bound = found.bound_s if math.isfinite(found.bound_s) else None
     return Ended(best, ended.proved and found.proved, bound, found.outer, found.inner)
+
+
+def least_of_pipelines_s(space: Space) -> float:
+    """No run of any pipeline of the space is shorter: a floor for where time is up."""
+    plain = schedules_of(space.question) == ("1f1b",)
+    return least_wall_of_shapes_s(space, plain=plain)
 
 
 def _start(rounds: Rounds) -> Found | None:
@@ -152,8 +161,8 @@ class Pipelines:
         chosen: dict[str, int] | None = None
         bounded = self.bounded(limit)
         if self.cut_short:
-            # Not all choices have a bound, so nothing is known of the best of them.
-            return Wider(None, None, False, math.inf)
+            # Not all choices have a bound of their own.
+            return Wider(None, None, False, least_of_pipelines_s(self.space))
         if not bounded and not asks_usual(self.space.question.pipeline):
             raise self._none_legal()
         order = sorted(

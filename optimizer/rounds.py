@@ -80,6 +80,13 @@ class Rounds:
 
     def run(self) -> Ended:
         """Rounds until the proof, or until time is up."""
+        if self.budget.use_hints:
+            # The limit from outside first: where it leaves nothing there is no need of a start.
+            if self.least_wall_s() > self.most_wall_s:
+                return self._proved()
+            self._start()
+            if time.monotonic() >= self.ends_at:
+                return Ended(self._pick() if self.known else None, False, self.least_wall_s())
         program = self._program()
         if program is None:
             return self._proved()
@@ -97,16 +104,16 @@ class Rounds:
                 self._first_in_order(program)
                 return self._proved()
 
-    def _program(self) -> Program | None:
-        """The model, after the warm start and with its cuts; None where they leave nothing."""
-        if not self.budget.use_hints:
-            return build(self.space, *without_dominated(self.tables, self.floors))
-        # The limit from outside first: where it leaves nothing there is no need of a warm start.
-        if self.least_wall_s() > self.most_wall_s:
-            return None
+    def _start(self) -> None:
+        """A first layout, which becomes a cut-off."""
         start = start_from(self.space, self.floors)
         if start is not None:
             self.known.append(self._found(start))
+
+    def _program(self) -> Program | None:
+        """The model with the cuts of what is known; None where they leave nothing."""
+        if not self.budget.use_hints:
+            return build(self.space, *without_dominated(self.tables, self.floors))
         tables, floors = without_dominated(self.tables, self.floors)
         if self._limited():
             tables, floors = self._cut(tables, floors)
