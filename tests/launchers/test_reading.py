@@ -53,6 +53,12 @@ def back(plan: Plan, format: str) -> Layout:
         ("megatron", "tp=1,pp=1,zero_stage=3", {"model": "8B", "framework": "generic"}),
         ("megatron", "tp=8,pp=16,vpp=8", {"model": "405B", "gpus": 1024, "global_batch": 512}),
         ("megatron", "tp=2,pp=2,ep=8,etp=1", {"model": "mixtral-8x7b"}),
+        ("megatron", "tp=8,pp=1,zero_stage=1,offload_optimizer=true,offload_activations=true", {}),
+        (
+            "deepspeed",
+            "tp=1,zero_stage=2,recompute=full,offload_optimizer=true,offload_activations=true",
+            {"framework": "deepspeed"},
+        ),
         ("torchtitan", "tp=8,pp=1,zero_stage=3,recompute=full", {"framework": "torchtitan"}),
         ("torchtitan", "tp=2,pp=1,zero_stage=3,shard_degree=8", {"framework": "torchtitan"}),
         (

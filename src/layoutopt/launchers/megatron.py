@@ -51,6 +51,7 @@ def flags(plan: Plan, *, bridge: bool = False) -> list[Flag]:
         *_sharding(keys),
         *_batch(keys),
         *_recompute(keys),
+        *_offload(keys),
         *_precision(plan),
         *_overlap(plan),
         *_checkpoints(plan),
@@ -188,6 +189,24 @@ def _recompute(keys: Keys) -> list[Flag]:
         ("--recompute-method", "block"),
         ("--recompute-num-layers", str(layers // vpp)),
     ]
+
+
+def _offload(keys: Keys) -> list[Flag]:
+    """Activations of whole layers, all but the last one, whose backward pass comes at once.
+
+    Megatron's other way, module by module, moves inputs alone that it has names for: not all that a
+    dense layer saves. transformer_config.py refuses a pipeline and recomputation beside this one.
+    """
+    layout, layers = keys.plan.layout, keys.plan.model.layers
+    if not keys.take("offload_activations"):
+        return []
+    if layout.pp > 1 or layout.recompute != "none" or layers < 2:
+        raise keys.cannot(
+            "offload_activations",
+            "it moves whole layers at pp 1 without recomputation alone",
+            False,
+        )
+    return [("--cpu-offloading-num-layers", str(layers - 1))]
 
 
 def _precision(plan: Plan) -> list[Flag]:

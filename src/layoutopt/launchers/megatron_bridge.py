@@ -55,6 +55,11 @@ def config(plan: Plan) -> str:
         "comm_overlap": {"tp_comm_overlap": "--tp-comm-overlap" in said},
         "dist": {"use_tp_pp_dp_mapping": "--use-tp-pp-dp-mapping" in said},
     }
+    if layout.offload_activations:
+        count = said["--cpu-offloading-num-layers"][0]
+        model |= {"cpu_offloading": True, "cpu_offloading_num_layers": int(count)}
+    if layout.offload_optimizer:
+        found["optimizer"] = {"optimizer_cpu_offload": True, "use_precision_aware_optimizer": True}
     if plan.interval_steps:
         found["checkpoint"] = _checkpoint(said)
     head = f"# {plan.title()}; written by layoutopt.\n"

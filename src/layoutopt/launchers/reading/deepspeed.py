@@ -20,6 +20,10 @@ def options(config: Mapping[str, Any]) -> dict[str, Any]:
         if config.get(name) is not None:
             layout[key] = config[name]
     layout["recompute"] = "full" if "activation_checkpointing" in config else "none"
+    if _section(zero, "offload_optimizer").get("device", "none") != "none":
+        layout["offload_optimizer"] = True
+    if _section(config, "activation_checkpointing").get("cpu_checkpointing") is True:
+        layout["offload_activations"] = True
     found: dict[str, Any] = {"framework": "deepspeed", "layout": layout}
     if config.get("train_batch_size") is not None:
         found["global_batch"] = config["train_batch_size"]

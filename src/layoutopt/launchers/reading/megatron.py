@@ -65,6 +65,7 @@ def _layout(flags: Flags) -> dict[str, Any]:
     layout |= _pipeline(flags, int(layout["pp"]))
     layout |= _sharding(flags)
     layout["recompute"] = _recompute(flags, int(layout.get("vpp", 1)))
+    layout |= _offload(flags)
     if flags.has("--use-tp-pp-dp-mapping"):
         layout["axis_order"] = "tp-cp-ep-pp-dp"
     return layout
@@ -133,6 +134,20 @@ def _recompute(flags: Flags, vpp: int) -> str:
     if flags.text("--recompute-method") == "block":
         return f"full:{(flags.count('--recompute-num-layers', 1) or 1) * vpp}"
     return "full"
+
+
+def _offload(flags: Flags) -> dict[str, Any]:
+    """What stands in host memory; activations of all layers, or of none."""
+    if flags.has("--fine-grained-activation-offloading"):
+        raise _unread("--fine-grained-activation-offloading", "", "--cpu-offloading-num-layers")
+    found = {"offload_optimizer": True} if flags.has("--optimizer-cpu-offload") else {}
+    moved = flags.count("--cpu-offloading-num-layers") or 0
+    if moved:
+        layers = flags.count("--num-layers")
+        if layers is not None and moved < layers - 1:
+            raise _unread("--cpu-offloading-num-layers", str(moved), str(layers - 1))
+        found["offload_activations"] = True
+    return found
 
 
 def _precision(flags: Flags) -> str:
