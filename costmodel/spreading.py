@@ -56,6 +56,8 @@ def broken_context(job: Job, layout: Layout) -> list[Broken]:
     code = CP_KINDS.index(kind)
 
     def splits(degree: int) -> bool:
+        if degree == 1 or code not in (ULYSSES, HIERARCHICAL):
+            return True  # Anything goes; asked here because it is quicker than arrays of one.
         return bool(context_kind_splits_heads(job, np.asarray(tp), np.asarray(degree), code))
 
     if context_parallel_fits(job, cp) and splits(cp):

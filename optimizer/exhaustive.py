@@ -142,11 +142,17 @@ def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
         chunked = replace(shape, vpp=vpp, schedule="interleaved" if vpp > 1 else "1f1b")
         for sharded in _shardings(question, chunked):
             for recompute in RECOMPUTE:
+                if question.fix.get("recompute", recompute) != recompute:
+                    continue
                 ways = _offloads(question, "offload_activations")
                 for kind, away in product(_kinds(question, shape.cp), ways):
-                    layout = replace(sharded, recompute=recompute, cp_kind=kind)
-                    layout = replace(layout, offload_activations=away)
-                    layout = replace(layout, sequence_parallel=_sequence(question, layout))
+                    layout = replace(
+                        sharded,
+                        recompute=recompute,
+                        cp_kind=kind,
+                        offload_activations=away,
+                        sequence_parallel=_sequence(question, sharded),
+                    )
                     if asked_for(question, layout) and not broken_rules(job, layout):
                         yield layout
 

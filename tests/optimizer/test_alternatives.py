@@ -24,7 +24,7 @@ from tests.builders import questions, small_cluster, small_question
 from tests.conftest import FULL
 from tests.optimizer.solving import few_layouts
 
-EXAMPLES = 150 if FULL else 12
+EXAMPLES = 150 if FULL else 8
 
 
 def survey_of(question: Question) -> Survey:

@@ -17,7 +17,7 @@ from layoutopt.optimizer.question import Question
 from tests.builders import questions, small_cluster, small_model, small_question
 from tests.conftest import FULL
 
-EXAMPLES = 200 if FULL else 12
+EXAMPLES = 200 if FULL else 8
 RESOLUTION = 1e-6
 
 

@@ -23,7 +23,7 @@ from layoutopt.optimizer.work import least_gpu_seconds, least_wall_s
 from tests.builders import questions, small_cluster, small_model, small_question
 from tests.conftest import FULL
 
-EXAMPLES = 240 if FULL else 16
+EXAMPLES = 240 if FULL else 10
 RESOLUTION = 1e-6
 
 random = settings(

@@ -23,6 +23,7 @@ from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
 
 EXAMPLES = 220 if FULL else 40
+SEARCHED = 220 if FULL else 12
 RANDOM = settings(
     derandomize=True,
     database=None,
@@ -137,7 +138,7 @@ def test_chunks_are_those_that_some_order_of_nodes_has(switches: tuple[Switch, .
             )
 
 
-@RANDOM
+@settings(RANDOM, max_examples=SEARCHED)
 @given(trees(), st.sampled_from((1e7, 1e9, 1e10)), st.sampled_from((1, 3)))
 def test_search_on_a_fragment_equals_trying_everything(
     switches: tuple[Switch, ...], spine: float, zero_stage: int

@@ -28,7 +28,7 @@ from tests.conftest import FULL
 from tests.optimizer.large import question as large_question
 from tests.optimizer.solving import few_layouts
 
-EXAMPLES = 150 if FULL else 12
+EXAMPLES = 150 if FULL else 8
 TIGHT_GIB = 0.25
 """A quarter of a GiB beside context and workspaces: too little for the model below on two GPUs."""
 

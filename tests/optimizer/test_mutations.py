@@ -63,7 +63,7 @@ def asked() -> tuple[Question, ...]:
     @settings(
         derandomize=True,
         database=None,
-        max_examples=120,
+        max_examples=110,
         deadline=None,
         phases=[Phase.generate],
         suppress_health_check=list(HealthCheck),
@@ -74,7 +74,7 @@ def asked() -> tuple[Question, ...]:
 
     collect()
     for lifted in NARROW:
-        found += sampled(lifted, 15)
+        found += sampled(lifted, 6)
     # Few random questions turn on these two: a framework that does not interleave, and messages
     # over a network so slow that they decide between stages and replicas.
     plain = small_question(small_model(4), 2, 4, 1024, None, "deepspeed")

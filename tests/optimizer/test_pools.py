@@ -20,7 +20,7 @@ from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
 from tests.optimizer.pool_twin import cheapest
 
-EXAMPLES = 220 if FULL else 40
+EXAMPLES = 220 if FULL else 16
 RESOLUTION = 1e-6
 GIB = 2**30
 

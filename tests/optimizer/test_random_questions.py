@@ -20,8 +20,8 @@ from layoutopt.optimizer.verify import broken
 from tests.builders import NARROW, extended, questions
 from tests.conftest import FULL
 
-EXAMPLES = 320 if FULL else 40
-WIDER = 200 if FULL else 8
+EXAMPLES = 320 if FULL else 24
+WIDER = 200 if FULL else 5
 RESOLUTION = 1e-6
 
 

@@ -90,7 +90,7 @@ def test_floors_are_below_every_layout(name: str) -> None:
 @settings(
     derandomize=True,
     database=None,
-    max_examples=25,
+    max_examples=100 if FULL else 10,
     deadline=None,
     phases=[Phase.generate],
     suppress_health_check=list(HealthCheck),
