@@ -24,6 +24,7 @@ from layoutopt.optimizer.tables import SHARE_OF_STEP, Tables, mesh, tables_of
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import FREE
 from tests.builders import questions
+from tests.conftest import FULL
 from tests.optimizer.large import LARGE, large
 
 SAMPLE = 150
