@@ -114,8 +114,14 @@ def right(place: int) -> Outcome | None:
         return None
 
 
+TELLING = (6, 10, 46, 27, 2, 8, 19, 37, 38, 39, 47, 52, 55, 66, 75, 110, 116, 118, 127)
+"""Places of questions that told a mutant when this was written. They are asked first, to save time;
+all others follow where none of them does."""
+
+
 def changes_something(mutant: Callable[[Question], dict[str, int] | None]) -> bool:
-    return any(_differs(place, mutant) for place in range(len(asked())))
+    order = dict.fromkeys((*TELLING, *range(len(asked()))))
+    return any(_differs(place, mutant) for place in order)
 
 
 def _differs(place: int, mutant: Callable[[Question], dict[str, int] | None]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Iterable
 from dataclasses import replace
 
 import pytest
@@ -26,7 +27,7 @@ def asked(framework: str, **changes: object) -> Question:
 LIMITS = (Limit("tp", "<=", 2), Limit("pp", "!=", 2))
 
 
-def by_axes(found: list[Rejected]) -> dict[tuple[str, ...], set[tuple[int, ...]]]:
+def by_axes(found: Iterable[Rejected]) -> dict[tuple[str, ...], set[tuple[int, ...]]]:
     """The refused values of each combination of the axes."""
     refused: dict[tuple[str, ...], set[tuple[int, ...]]] = {}
     for one in found:
