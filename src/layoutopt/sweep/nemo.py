@@ -1,9 +1,9 @@
 """Rows under the column names of NeMo's auto-configurator.
 
 Source: ``result_columns`` of calculate_performance.py (nemo_toolkit 2.5.0,
-nemo/collections/llm/tools/auto_configurator/core), in that order and spelling; nemo_toolkit 3 has it
-no more. Seconds, sequences and TFLOP/s as there, not rounded; a size is in billions of parameters.
-Rows without a layout are left out, as they are there.
+nemo/collections/llm/tools/auto_configurator/core), in that order and spelling; nemo_toolkit 3 has
+it no more. Seconds, sequences and TFLOP/s as there, but not rounded; a size is in billions of
+parameters. Rows without a layout are left out, as they are there.
 """
 
 from __future__ import annotations
