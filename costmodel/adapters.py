@@ -3,8 +3,8 @@
 Frozen weights have no gradient and no optimizer state, their products have no weight gradient in
 the backward pass, and their inputs are kept for an adapter alone. Adapters are cut over tensor
 ranks as Megatron Bridge's parallel adapters are: A by its rank (by its input beside a layer that
-is cut by rows), B by what it makes; each routed expert has its own. Parts of an adapter run in
-16 bit whatever the frozen layers run in.
+is cut by rows), B by what it makes; each routed expert has its own (A22). Parts of an adapter
+run in 16 bit whatever the frozen layers run in.
 """
 
 from __future__ import annotations

@@ -273,6 +273,27 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
         ),
         _offloads,
     ),
+    (
+        Assumption(
+            "A22",
+            "Adapters are cut over tensor ranks, and talk, as Megatron Bridge's are, each routed "
+            "expert with its own; none of their kernels is fused with another.",
+            breaks="fused adapter kernels, adapters that experts share",
+            checked_by="the measured runs of adapters in docs/fine-tuning.md",
+        ),
+        lambda job, layout: job.training.lora is not None,
+    ),
+    (
+        Assumption(
+            "A23",
+            "Every packed sequence holds documents of the mean lengths, and every context-parallel "
+            "rank an equal part of each document.",
+            breaks="ranks that wait for the one with the longest documents; documents shorter than "
+            "2 x cp tokens, which are padded",
+            checked_by="tests/costmodel/test_documents.py, by sums over tokens",
+        ),
+        lambda job, layout: job.training.documents is not None,
+    ),
 )
 
 ALL: dict[str, Assumption] = {assumption.id: assumption for assumption, _ in _LISTED}

@@ -2,8 +2,9 @@
 
 A packed sequence is one document after another, the last one cut where the sequence ends, and a
 token attends to its own document alone (a block-diagonal mask: cu_seqlens of the flash kernels,
-Krell et al. 2021, arXiv 2107.02027, section 3). Without packing a sequence holds one document, and
-padding up to its end, over which the kernels compute all the same.
+Krell et al. 2021, arXiv 2107.02027, section 3). Every sequence costs the mean (A23).
+Without packing a sequence holds one document, and padding up to its end, over which the kernels
+compute all the same.
 """
 
 from __future__ import annotations

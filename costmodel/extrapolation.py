@@ -39,6 +39,11 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
         )
     if layout.offload_optimizer or layout.offload_activations:
         yield "offload to host memory: no measured run stands behind its price (A21)"
+    if job.training.lora:
+        yield (
+            "finetune lora: the uncertainty of the step time is that of runs of this kind that "
+            "train every weight (A22)"
+        )
     if job.training.precision == "fp32":
         yield "fp32: activations are counted in 2 bytes, as in mixed precision, but take twice that"
 

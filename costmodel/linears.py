@@ -49,6 +49,10 @@ class Lora(Frozen):
     """Names of the adapted layers, in the order of `target_names`."""
 
 
+USUAL_RANK = 32
+"""Default of Megatron Bridge 0.3.1 (peft/lora.py, dim)."""
+
+
 @dataclass(frozen=True)
 class Linear:
     """One linear layer of one transformer layer, or of one expert."""
@@ -76,6 +80,16 @@ def linear_layers(model: Model) -> tuple[Linear, ...]:
 def target_names(model: Model) -> tuple[str, ...]:
     """The names that ``model`` has, each once."""
     return tuple(dict.fromkeys(layer.name for layer in linear_layers(model)))
+
+
+def usual_adapters(model: Model, merges: bool) -> Lora:
+    """Adapters that nothing more is said of: of rank 32 beside every linear layer (Megatron Bridge
+    0.3.1, peft/lora.py), or beside attention's alone where experts share them (its recipes of
+    mixtures of experts)."""
+    names = target_names(model)
+    if merges and model.moe is not None:
+        names = tuple(name for name in names if name in ATTENTION_NAMES)
+    return Lora(rank=USUAL_RANK, targets=names)
 
 
 def _attention(model: Model) -> tuple[Linear, ...]:

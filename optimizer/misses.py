@@ -112,6 +112,7 @@ def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
             return
     yield from ways.freed(question, lambda best: True)
     yield from ways.sharding_framework(question)
+    yield from ways.adapters(question)
     yield from ways.shorter_sequence(question)
     needed = nearest.memory.worst.reserved + memory_fit(question.job).context_bytes
     larger = list(ways.larger_gpu(question, needed))

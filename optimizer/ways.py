@@ -17,6 +17,7 @@ from layoutopt.costmodel.axes import RING, SCHEDULES, Axes, Ints, ints
 from layoutopt.costmodel.estimate import allocated_kib, estimate, over_kib, step_seconds
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS
+from layoutopt.costmodel.linears import usual_adapters
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import sharding_fits
 from layoutopt.costmodel.software import software
@@ -163,10 +164,22 @@ def _without(question: Question, axes: set[str]) -> Question:
 def sharding_framework(question: Question) -> Iterator[Change]:
     """A framework that shards gradients and weights, where the given one does not."""
     job = question.job
-    if not sharding_fits(job, 3, 1):
-        profile = software(SHARDING_FRAMEWORK)
+    profile = software(SHARDING_FRAMEWORK)
+    if not sharding_fits(job, 3, 1) and (profile.lora or not job.training.lora):
         changed = replace(question, job=replace(job, software=profile))
         yield from _priced("framework", profile.name, changed)
+
+
+def adapters(question: Question) -> Iterator[Change]:
+    """Adapters beside every layer instead of all weights, where those are fine-tuned."""
+    job = question.job
+    if job.training.finetune != "full" or not job.software.lora:
+        return
+    model = job.model.model_copy(update={"mtp_layers": 0})
+    lora = usual_adapters(model, job.software.merged_adapters)
+    training = job.training.model_copy(update={"finetune": "lora", "lora": lora})
+    changed = replace(question, job=replace(job, model=model, training=training))
+    yield from _priced("finetune", "lora", changed)
 
 
 def shorter_sequence(question: Question) -> Iterator[Change]:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from functools import lru_cache
 
 from benchmarks.accuracy import default_files, napkin_errors
-from benchmarks.headline import Figure, headline, is_dense
+from benchmarks.headline import Figure, headline, is_dense, step_errors
 from benchmarks.results_file import newest
 from layoutopt.costmodel import checkpoint
 from layoutopt.costmodel import defaults as layout_defaults
@@ -132,6 +132,18 @@ def _batch_rule() -> str:
     return ", ".join(words)
 
 
+def _tuned_table() -> str:
+    """Measured fine-tuning runs: what they train, and how far the step times are off."""
+    rows = []
+    for task, words in (("sft", "every weight (`full`)"), ("lora", "adapters (`lora`)")):
+        mine = [e for e in _measured().records if e.record.training.get("task") == task]
+        off = step_errors(mine)
+        rows.append((words, off.n, _share(off.mape), _share(off.median), f"{off.bias or 0:+.1%}"))
+    return _rows(
+        ("trained", "runs", "mean error", "median", "predicted over measured, middle"), rows
+    )
+
+
 VALUES: dict[str, Callable[[], str]] = {
     "records": lambda: f"{len(_measured().records):,}",
     "dense.n": lambda: f"{_fitted()['dense, step time: median'].n:,}",
@@ -168,4 +180,5 @@ VALUES: dict[str, Callable[[], str]] = {
     "table.cluster": _cluster_table,
     "table.frameworks": _framework_table,
     "table.overlap": _overlap_table,
+    "table.tuned": _tuned_table,
 }

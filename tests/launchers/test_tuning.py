@@ -10,6 +10,7 @@ import yaml
 
 from layoutopt.errors import RuleError
 from layoutopt.launchers import emit
+from layoutopt.launchers.reading.megatron import options as read_megatron
 from tests.launchers.plans import plan_of
 
 BRIDGE: dict[str, Any] = {"framework": "megatron-bridge", "seq_len": 4096, "global_batch": 64}
@@ -47,6 +48,7 @@ def test_full_fine_tuning_starts_from_weights() -> None:
     plan = plan_of("tp=8,dp=8", finetune="full")
     assert "--finetune" in emit(plan, "megatron")
     assert "--pretrained-checkpoint pretrained" in emit(plan, "megatron")
+    assert read_megatron(emit(plan, "megatron"))["finetune"] == "full"
     titan = plan_of("tp=8,dp=8,zero_stage=3", framework="torchtitan", finetune="full")
     assert "--checkpoint.initial_load_path pretrained" in emit(titan, "torchtitan")
     speed = plan_of("dp=64,zero_stage=3", framework="deepspeed", finetune="full")

@@ -64,6 +64,9 @@ def test_adapters_fit_where_all_weights_do_not() -> None:
     model = small_model(layers=8, heads=16, head_dim=128)
     question = small_question(model, gpus=2, batch=8, cluster=small_cluster(memory_gib=5.0))
     assert search(question).plan is None
+    outcome = search(tuned(question, finetune="full"))
+    ways = {change.option: change.value for miss in outcome.misses for change in miss.changes}
+    assert ways["finetune"] == "lora"
     plan = search(adapters(question)).plan
     assert plan is not None
     assert plan.memory.fits
@@ -87,4 +90,7 @@ def test_packed_documents_make_no_optimum_slower() -> None:
 def test_documents_as_long_as_sequences_change_nothing() -> None:
     question = small_question()
     same = tuned(question, documents=Documents(mean_tokens=1024))
-    assert search(same).plan == search(question).plan
+    mine, its = search(same).plan, search(question).plan
+    assert mine is not None
+    assert its is not None
+    assert (mine.layout, mine.step, mine.run) == (its.layout, its.step, its.run)

@@ -245,7 +245,7 @@ def test_the_norm_kernel_is_fused_only_where_the_record_names_it(tmp_path: Path)
 @pytest.mark.parametrize(
     ("sections", "figures"),
     [
-        ({"training": {"task": "lora"}}, {"time", "memory", "fit"}),
+        ({"training": {"task": "lora"}}, set()),
         ({"training": {"optimizer": "muon"}}, {"time", "memory", "fit"}),
         ({"training": {"optimizer": "AdamW"}}, set()),
         ({"layout": {"offload": "optimizer"}}, {"time", "memory", "fit"}),
@@ -260,6 +260,25 @@ def test_what_the_summaries_leave_out(
     found = case(tmp_path, **sections)
     assert set(found.left_out) == figures
     assert all(found.left_out.values())
+
+
+def test_a_task_says_what_is_trained(tmp_path: Path) -> None:
+    """Adapters that a record does not describe are those of its framework's recipes."""
+    plain = case(tmp_path).job.training
+    assert (plain.finetune, plain.lora) == (None, None)
+    assert case(tmp_path, training={"task": "sft"}).job.training.finetune == "full"
+    entry = row(training={"task": "lora"})
+    for framework, rank, names in (
+        ("Megatron-Bridge", 16, ("q_proj", "k_proj", "v_proj")),
+        ("NeMo AutoModel (PyTorch FSDP2/HSDP)", 8, ("q_proj", "down_proj")),
+    ):
+        found = case_of(record(tmp_path, {**entry, "framework": framework}))
+        lora = found.job.training.lora
+        assert lora is not None
+        assert lora.rank == rank
+        assert set(names) <= set(lora.targets)
+        assert (len(lora.targets) == 3) == (rank == 16)
+        assert any(f"training.lora = rank {rank}" in said for said in found.filled)
 
 
 def test_a_calibration_replaces_the_profile(tmp_path: Path) -> None:

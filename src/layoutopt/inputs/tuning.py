@@ -7,7 +7,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, cast
 
 from layoutopt.costmodel.documents import Documents, Lengths
-from layoutopt.costmodel.linears import ATTENTION_NAMES, MLP_NAMES, Lora, target_names
+from layoutopt.costmodel.linears import (
+    ATTENTION_NAMES,
+    MLP_NAMES,
+    Lora,
+    target_names,
+    usual_adapters,
+)
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.software import Software, framework_facts
 from layoutopt.errors import InputError, RuleError
@@ -23,7 +29,6 @@ _UNPRICED = {
 }
 """Ways of fine-tuning that people ask for."""
 
-RANK = 32
 RANK_REASON = "default of Megatron Bridge 0.3.1 (peft/lora.py, dim)"
 TARGETS_REASON = (
     "default: every linear layer, as in Megatron Bridge 0.3.1 (peft/lora.py) and in Dettmers et "
@@ -101,20 +106,19 @@ def _read_lora(
             value="lora",
             nearest=tuple(f"framework={name}" for name in able),
         )
+    usual = usual_adapters(model, software.merged_adapters)
     if options.get("lora_rank") is None:
-        rank = RANK
+        rank = usual.rank
         notebook.fill("lora_rank", rank, RANK_REASON)
     else:
         rank = read_count(options["lora_rank"], "lora_rank", most=MOST_RANK)
     experts = model.moe is not None and software.merged_adapters
     if options.get("lora_targets") is not None:
         targets = read_targets(options["lora_targets"], model)
-    elif experts:
-        targets = read_targets("attention", model)
-        notebook.fill("lora_targets", ",".join(targets), EXPERT_TARGETS_REASON)
     else:
-        targets = target_names(model)
-        notebook.fill("lora_targets", ",".join(targets), TARGETS_REASON)
+        targets = usual.targets
+        reason = EXPERT_TARGETS_REASON if experts else TARGETS_REASON
+        notebook.fill("lora_targets", ",".join(targets), reason)
     if experts and set(targets) & set(MLP_NAMES):
         raise RuleError(
             f"{software.name} puts one adapter beside all experts that a rank holds, which has no "

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.results import BREAKDOWN, Estimate, StageMemory
 from layoutopt.inputs.layout_text import layout_to_dict, recompute_text, stages_text
+from layoutopt.inputs.tuning import Tuning, tuning_json
 from layoutopt.report.plan_json import layers_per_stage, layout_line
 from layoutopt.report.uncertainty import uncertainty
 from layoutopt.units import DAY, GIB
@@ -38,6 +39,11 @@ QUESTION: dict[str, str] = {
     "run_tokens": INTEGER,
     "precision": TEXT,
     "framework": TEXT,
+    "finetune": TEXT,
+    "lora_rank": INTEGER,
+    "lora_targets": TEXT,
+    "document_length": TEXT,
+    "packing": INTEGER,
     "objective": TEXT,
     "fix": TEXT,
     "limits": TEXT,
@@ -121,6 +127,7 @@ def request_row(request: Request) -> dict[str, Any]:
         "run_tokens": training.tokens,
         "precision": training.precision,
         "framework": job.software.name,
+        **_tuning_row(request),
         "objective": asked.get("objective"),
         "fix": _pairs(asked.get("fix") or {}),
         "limits": ",".join(asked.get("limit") or ()) or None,
@@ -131,6 +138,20 @@ def request_row(request: Request) -> dict[str, Any]:
         "layers": job.model.layers,
         "hidden": job.model.hidden,
         "ffn_hidden": job.model.ffn,
+    }
+
+
+def _tuning_row(request: Request) -> dict[str, Any]:
+    """What of a trained model is trained, and how documents fill sequences; None: not asked."""
+    training = request.job.training
+    said = tuning_json(Tuning(training.finetune, training.lora, training.documents))
+    length, packing = said.get("document_length"), said.get("packing")
+    return {
+        "finetune": said.get("finetune"),
+        "lora_rank": said.get("lora_rank"),
+        "lora_targets": ",".join(said.get("lora_targets", ())) or None,
+        "document_length": None if length is None else str(length),
+        "packing": None if packing is None else int(packing),
     }
 
 

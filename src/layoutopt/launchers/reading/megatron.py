@@ -36,6 +36,8 @@ def options(text: str) -> dict[str, Any]:
         if (value := flags.count(flag)) is not None:
             found[name] = value
     found["precision"] = _precision(flags)
+    if flags.has("--finetune"):
+        found["finetune"] = "full"
     if flags.has("--num-layers"):
         found["model"] = _model(flags)
     return found
