@@ -14,7 +14,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, memory, step
+from layoutopt.costmodel import collectives, memory, once, stage_work
 from layoutopt.costmodel.axes import Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.collectives import Group
 from layoutopt.costmodel.job import Job
@@ -113,11 +113,11 @@ class MixedPipeline:
         return tuple(pools[name] for name in self.layout.pools_per_stage or ())
 
     @cached_property
-    def kinds(self) -> dict[str, step.LayerKind]:
+    def kinds(self) -> dict[str, stage_work.LayerKind]:
         """One layer and microbatch on each pool that is used."""
         pools = pool_jobs(self.job)
         return {
-            name: step.layer_kind(pools[name], self.axes, self.axes.recompute)
+            name: stage_work.layer_kind(pools[name], self.axes, self.axes.recompute)
             for name in stages_on(self.layout)
         }
 
@@ -138,8 +138,9 @@ class MixedPipeline:
     def ends_of(self, part: Callable[[EndTerms], Array]) -> Array:
         """A part of the embedding on the first stage and of the head on the last."""
         seconds = np.zeros(self.layout.pp)
-        seconds[0] += float(part(step.end_seconds(self.jobs[0], self.axes).parts[0])[0])
-        seconds[-1] += float(part(step.end_seconds(self.jobs[-1], self.axes).parts[1])[0])
+        first, last = self.jobs[0], self.jobs[-1]
+        seconds[0] += float(part(stage_work.end_seconds(first, self.axes).parts[0])[0])
+        seconds[-1] += float(part(stage_work.end_seconds(last, self.axes).parts[1])[0])
         return seconds
 
     @cached_property
@@ -150,7 +151,7 @@ class MixedPipeline:
             return np.zeros(1)
         names = self.layout.pools_per_stage or ()
         pools = {
-            name: float(step.message_seconds(pool_jobs(self.job)[name], self.axes)[0])
+            name: float(stage_work.message_seconds(pool_jobs(self.job)[name], self.axes)[0])
             for name in stages_on(self.layout)
         }
         size = message_bytes(
@@ -182,8 +183,8 @@ class MixedPipeline:
         index = np.full_like(layers, stage)
         held = Stages(index, layers, index == 0, index == self.layout.pp - 1)
         job = self.jobs[stage]
-        mixed = step.mixed_layers(job, self.axes, held)
-        return step.held_once(job, self.axes, held, mixed)
+        mixed = stage_work.mixed_layers(job, self.axes, held)
+        return once.held_once(job, self.axes, held, mixed)
 
     def allocated_kib(self, layers: Ints) -> Ints:
         """What tensors hold on each stage with so many layers; ``layers`` (stages, any number)."""

@@ -247,6 +247,36 @@ def sync_seconds(
     return Sync(total_reduce, total_gather)
 
 
+def layers_share(
+    job: Job,
+    tp: Ints,
+    pp: Ints,
+    zero_stage: Ints,
+    stage_layers: Ints,
+    *,
+    shard: Ints,
+    ep: Ints | int = 1,
+    etp: Ints | int = 1,
+    first: Flags | bool = True,
+    head: Flags | bool = False,
+) -> Array:
+    """Of what `sync_seconds` moves the share of the layers, by their parameters.
+
+    None of it under ZeRO-2/3, whose layers move in every microbatch; but where shards are then
+    summed across groups (HSDP) that takes the layers too.
+    """
+    pp, none = np.asarray(pp), np.asarray(False)
+    last = (pp == 1) | np.asarray(head)
+    stage_layers = _with_prediction(job, stage_layers, last)
+    held = trained_parameters(job, tp, stage_layers, np.asarray(first), last)
+    layers = trained_parameters(job, tp, stage_layers, none, none)
+    if job.model.moe is not None:
+        experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
+        held, layers = held + experts, layers + experts
+    whole = np.asarray(shard) >= job.gpus // (np.asarray(tp) * pp)
+    return np.where((np.asarray(zero_stage) >= 2) & whole, 0.0, layers / np.maximum(held, 1.0))
+
+
 def _expert_sync(
     job: Job,
     tp: Ints,

@@ -15,7 +15,8 @@ class Stages:
     """Stages of each layout, shape (layouts, stages listed).
 
     For an even split only three stages are listed: the first, the first of the longest, the last.
-    No other stage takes longer or holds more (see ``even_classes``).
+    No other stage takes longer or holds more (see ``even_classes``), and of the longest the last
+    one, ``run_end``, ends its work last.
     """
 
     index: Ints
@@ -26,6 +27,21 @@ class Stages:
     recomputed: Ints | None = None
     """Layers that recompute as the layout says, the first of each stage; the others keep
     everything. None: all of them."""
+    run_end: Ints | None = None
+    """The last of the stages that follow this one and are like it. None: the stage itself."""
+    ahead: Ints | None = None
+    """Layers on the stages before ``run_end``. None: every stage is listed."""
+
+    def keep(self, listed: Flags) -> Stages:
+        """Some of the stages that one layout lists."""
+        again = None if self.recomputed is None else self.recomputed[:, listed]
+        return Stages(
+            self.index[:, listed],
+            self.layers[:, listed],
+            self.first[:, listed],
+            self.last[:, listed],
+            again,
+        )
 
 
 def even_split(layers: int, pp: int) -> tuple[int, ...]:
@@ -66,7 +82,16 @@ def even_classes(
     index = np.stack([np.zeros_like(pp), long_index, last_index], axis=-1)
     counts = np.stack([first_layers, long_layers, base], axis=-1)
     head = last_index if v_shape is None else np.where(v_shape, 0, last_index)
-    return Stages(index, counts, index == 0, index == head[..., None])
+    ends = np.where(spare > 0, np.maximum(pp - 2, 0), 0)
+    before = np.where(spare > 0, layers - base - long_layers, 0)
+    return Stages(
+        index,
+        counts,
+        index == 0,
+        index == head[..., None],
+        run_end=np.stack([np.zeros_like(pp), ends, last_index], axis=-1),
+        ahead=np.stack([np.zeros_like(pp), before, layers - base], axis=-1),
+    )
 
 
 def given_stages(

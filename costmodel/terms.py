@@ -36,6 +36,8 @@ class LayerTerms:
     tp_comm: Seconds
     cp_comm: Seconds
     ep_comm: Seconds
+    weight: Array
+    """Part of the compute's backward pass: gradients of the weights, which no other stage needs."""
     offload: Seconds = ZERO
     """What moving saved activations to the host and back does not hide (offload.py)."""
 
@@ -93,20 +95,11 @@ def layer_terms(
     sp_flags, etp = np.asarray(sp), np.asarray(etp)
     tokens = tokens_per_gpu(job, cp, micro_batch)
     model = job.model
-    dense, attention = dense_share(model), attention_share(model)
+    attention = attention_share(model)
     core = compute.attention_core(job, rates, np.asarray(micro_batch, dtype=float), tp, cp)
     core = core if attention == 1 else core.scaled(attention)
-    work = compute.elementwise(job, rates, tokens, tp, sp_flags)
-    if dense == 1 and attention == 1:
-        work += compute.linear_layers(job, rates, tokens, tp)
-    else:
-        projections = compute.attention_projections(job, rates, tokens, tp)
-        work += projections if attention == 1 else projections.scaled(attention)
-        mlp = compute.linear_layers(job, rates, tokens, tp)
-        only_mlp = Seconds(mlp.forward - projections.forward, mlp.backward - projections.backward)
-        work += only_mlp.scaled(dense)
-        experts = compute.expert_layers(job, rates, tokens, tp, ep, etp)
-        work += experts.scaled(expert_share(model))
+    products, weights = _products(job, rates, tokens, tp, ep, etp)
+    work = compute.elementwise(job, rates, tokens, tp, sp_flags) + products
     if model.mamba is not None:
         work += mamba.mixer(job, rates, tokens, tp).scaled(mamba_share(model))
     again_work, again_core = compute.recompute_share(job, recompute)
@@ -136,7 +129,33 @@ def layer_terms(
         tp_comm=tp_comm,
         cp_comm=cp_comm,
         ep_comm=ep_comm,
+        weight=np.minimum(weights, both.backward),
     )
+
+
+def _products(
+    job: Job, rates: Machine, tokens: Array, tp: Ints, ep: Ints, etp: Ints
+) -> tuple[Seconds, Array]:
+    """Matrix products of the average layer but a state-space mixer's, and the seconds of all their
+    weights' gradients.
+
+    Those are half of the products' backward pass; attention's core and elementwise work have none
+    (Qi et al. 2023, table 1). Frozen weights have no gradients, and those of adapters are left in
+    the pass.
+    """
+    model = job.model
+    dense, attention = dense_share(model), attention_share(model)
+    products = compute.linear_layers(job, rates, tokens, tp)
+    if dense < 1 or attention < 1:
+        projections = compute.attention_projections(job, rates, tokens, tp)
+        experts = compute.expert_layers(job, rates, tokens, tp, ep, etp)
+        products = products.scaled(dense) + projections.scaled(attention - dense)
+        products = products + experts.scaled(expert_share(model))
+    trained = products.backward
+    if model.mamba is not None:
+        mixer = mamba.products(job, rates, tokens, tp).scaled(mamba_share(model))
+        trained = trained + mixer.backward
+    return products, trained * (0.0 if job.training.lora else 0.5)
 
 
 def _tp_comm(job: Job, rates: Machine, tokens: Array, tp: Ints, recompute: Ints) -> Seconds:
@@ -257,10 +276,21 @@ def message_seconds(
     apart sets the pace (placement.boundary). With sequence parallelism, or where the framework
     scatters and gathers, each tp rank sends its own share (Narayanan 2021, section 4.1).
     """
+    return (1 - job.software.overlap_pp) * 2 * _sent(job, tp, cp, pp, micro_batch, sp)
+
+
+def travel_seconds(
+    job: Job, tp: Ints, cp: Ints, pp: Ints, micro_batch: Ints, *, sp: Flags | bool = True
+) -> Array:
+    """The rest of it, which hides where a stage has other work (`pipeline.late_messages`)."""
+    return job.software.overlap_pp * 2 * _sent(job, tp, cp, pp, micro_batch, sp)
+
+
+def _sent(job: Job, tp: Ints, cp: Ints, pp: Ints, micro_batch: Ints, sp: Flags | bool) -> Array:
+    """One message over the slowest stage boundary, on the wire."""
     link = placement.boundary(job, tp, cp, pp)
     size = message_bytes(job, tp, cp, micro_batch, sp=sp)
-    both = 2 * collectives.send(link, size) * (1 - job.software.overlap_pp)
-    return np.where(np.asarray(pp) > 1, both, 0.0)
+    return np.where(np.asarray(pp) > 1, collectives.send(link, size), 0.0)
 
 
 def message_bytes(

@@ -17,15 +17,9 @@ import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints, ints
 from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.optimizer.paths import STAGES, late_hops, paths_of
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import (
-    STAGES,
-    Table,
-    Tables,
-    held_layers,
-    priced_layers,
-    stage_shapes,
-)
+from layoutopt.optimizer.tables import Table, Tables, held_layers
 
 AXES = ("tp", "cp", "pp", "micro_batch", "experts")
 LAYER_SHARES = ("tp", "cp", "micro_batch", "experts")
@@ -193,8 +187,9 @@ def _pipeline(
     space: Space, tables: Tables, rows: Ints, microbatches: Ints, least: dict[str, Ints]
 ) -> Ints:
     """The pipeline's time with the least layer and the best number of chunks: the constraints of
-    objective.pipeline_time, evaluated for each shape."""
-    ends, layers = _ends(tables, rows), priced_layers(space.job)
+    objective.pipeline_time, evaluated for each shape; paths that take a forward pass off are left
+    out, so that the rest rises with every layer."""
+    ends = _ends(tables, rows)
     host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
     link_of = {pp: code for code, pps in enumerate(tables.links) for pp in pps}
     best = np.full(len(rows), HUGE)
@@ -206,15 +201,19 @@ def _pipeline(
             continue
         link, many, once = link_of[pp], least["m_total"][here], least["total"][here]
         entry = {name: column[here] for name, column in ends.items()}
-        always = vpp * (vpp * pp * entry[f"m_message{link}"] + (pp - 1) * entry[f"message{link}"])
-        always = always + vpp * pp * entry["m_host"] + (pp - 1) * host
-        slowest = np.zeros_like(many)
-        for stage in stage_shapes(space.job, pp):
-            work = vpp * pp * stage.priced * many + (layers - stage.priced) * once
-            for name, stands in (("embedding", stage.first), ("head", stage.last)):
-                work = work + (vpp * pp * entry[f"m_{name}"] if stands else entry[name])
-            slowest = np.maximum(slowest, -(-(work + always) // vpp))
-        best[here] = np.minimum(best[here], slowest)
+        always = vpp * vpp * pp * entry[f"m_message{link}"] + vpp * pp * entry["m_host"]
+        always = always + vpp * late_hops(pp, vpp) * entry[f"travel{link}"]
+        longest = np.zeros_like(many)
+        for path in paths_of(space.job, pp, vpp):
+            if path.forward or path.m_forward:
+                continue
+            work = path.many * many + path.once * once
+            work = work + path.fixed * (vpp * entry[f"message{link}"] + host)
+            for name, (often, single) in (("embedding", path.embedding), ("head", path.head)):
+                work = work + often * entry[f"m_{name}"] + single * entry[name]
+            exists = microbatches[here] >= int(path.rounds * pp)
+            longest = np.maximum(longest, np.where(exists, -(-(work + always) // vpp), 0))
+        best[here] = np.minimum(best[here], longest)
     return np.where(best == HUGE, 0, best)
 
 

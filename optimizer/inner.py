@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from layoutopt.costmodel import memory, step
+from layoutopt.costmodel import memory, once, stage_work
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -16,7 +16,7 @@ from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
 from layoutopt.optimizer.outer import Group, take
 from layoutopt.optimizer.space import Space, layout_of
-from layoutopt.optimizer.stagewise import Row, Stagewise
+from layoutopt.optimizer.stagewise import Chain, Row, Stagewise
 
 
 def problems_of(space: Space, group: Group, place: int, most_layers: Ints) -> Iterator[Stagewise]:
@@ -72,22 +72,70 @@ def _problem(
     stage, layers, again = stage[needed], layers[needed], again[needed]
     if len(np.unique(stage)) < len(ranges):
         return
-    seconds = layers * group.layer_s[place] + again * group.again_s[place]
-    seconds = seconds + np.where(stage == 0, group.embedding_s[place], 0.0)
-    seconds = seconds + np.where(stage == head, group.head_s[place], 0.0)
-    cost = group.share[place] * seconds
-    first = stage == 0
-    cost[first] += _once_s(space.job, group, axes, layers[first], again[first])
     tables: dict[int, list[Row]] = defaultdict(list)
-    for at, *values in zip(
-        *(v.tolist() for v in (stage, layers, again, seconds, cost)), strict=True
-    ):
+    columns = _columns(space.job, group, place, axes, stages.keep(needed))
+    for at, *values in zip(stage.tolist(), layers.tolist(), again.tolist(), *columns, strict=True):
         tables[at].append(Row(*values))
-    yield Stagewise(
-        layers=space.job.model.layers,
-        factor=float(group.room_factor[place]),
-        tables=tuple(tuple(tables[at]) for at in range(len(ranges))),
-    )
+    yield _stagewise(group, place, tuple(tuple(tables[at]) for at in range(len(ranges))))
+
+
+def _columns(
+    job: Job, group: Group, place: int, axes: Axes, stages: Stages
+) -> tuple[list[float], ...]:
+    """Seconds, cost, forward pass, recompute and tail of each row."""
+    stage, layers = stages.index[0], stages.layers[0]
+    again = np.zeros_like(layers) if stages.recomputed is None else stages.recomputed[0]
+    recompute = again * group.again_s[place]
+    seconds = layers * group.layer_s[place] + recompute
+    seconds = seconds + np.where(stages.first[0], group.embedding_s[place], 0.0)
+    seconds = seconds + np.where(stages.last[0], group.head_s[place], 0.0)
+    cost = group.share[place] * seconds
+    if group.plain[place]:
+        seconds, cost = seconds + group.fixed_s[place], np.zeros_like(seconds)
+    first = stage == 0
+    cost[first] += _once_s(job, group, axes, layers[first], again[first])
+    rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T)
+    tail = once.longest_optimizer(job, axes, rows)
+    forward = layers * group.forward_s[place]
+    return tuple(values.tolist() for values in (seconds, cost, forward, recompute, tail))
+
+
+def _stagewise(group: Group, place: int, tables: tuple[tuple[Row, ...], ...]) -> Stagewise:
+    """The objective of the rows: the pipeline of step.bubble_seconds, and what comes once."""
+    one = group.keep(ints([place]))
+    fixed, late = float(one.fixed_s[0]), float(one.late_s[0])
+    m, pp, layers = int(one.axes.microbatches[0]), int(one.axes.pp[0]), group.layers
+    bounds = tuple((float(factor[0]), float(rest[0])) for factor, rest in one.bounds())
+    if one.plain[0]:
+        # Here a stage's seconds are with its messages.
+        bounds = tuple((factor, rest - factor * fixed) for factor, rest in bounds)
+        return Stagewise(layers, 0.0, tables, late, _chains(pp, m), bounds)
+    share = float(one.share[0])
+    constant = late + (share * pp + m - share) * fixed
+    if not one.shared:
+        return Stagewise(layers, m - share, tables, constant)
+    none = (0.0,) * pp
+    chains = []
+    for told, with_one in zip(one.waits(), one.waits(1), strict=True):
+        again = float(one.again_s[0])
+        slope = float(with_one[0] - told[0]) / again if again else 0.0
+        chains.append(Chain(float(told[0]), none, none, (slope,) * pp))
+    return Stagewise(layers, float(m), tables, constant, tuple(chains), bounds)
+
+
+def _chains(pp: int, m: int) -> tuple[Chain, ...]:
+    """The paths of pipeline.one_f_one_b_seconds, for each stage s."""
+    none, found = (0.0,) * pp, []
+    for s in range(pp):
+        later, ahead = pp - s - 1, min(pp - s - 1, m - 1)
+        here = tuple(-float(ahead) if stage == s else 0.0 for stage in range(pp))
+        found.append(Chain(0.0, (*(1.0,) * s, float(m), *(0.0,) * later), none, none))
+        if later:
+            found.append(Chain(0.0, (*(1.0,) * s, float(m), *(1.0,) * later), here, none))
+        if later and m > pp - s:
+            both = (*(1.0,) * s, float(m - ahead), *(2.0,) * later)
+            found.append(Chain(0.0, both, none, none))
+    return tuple(found)
 
 
 def _combinations(
@@ -128,14 +176,15 @@ def _fewest(stage: Ints, layers: Ints, again: Ints, fits: Flags) -> Flags:
 
 
 def _once_s(job: Job, group: Group, axes: Axes, layers: Ints, again: Ints) -> np.ndarray:
-    """Exposed traffic and optimizer once a step, for each row of the first stage."""
+    """Exposed traffic once a step, for each row of the first stage."""
     wide = layers[:, None]
     yes, no = np.ones_like(wide, dtype=bool), np.zeros_like(wide, dtype=bool)
     stages = Stages(
         np.zeros_like(wide), wide, yes, no, again[:, None] if group.variant.partly else None
     )
-    traffic, optimizer = step.once_a_step(job, axes, stages, step.mixed_layers(job, axes, stages))
-    return np.broadcast_to(traffic + optimizer, layers.shape)
+    mixed = stage_work.mixed_layers(job, axes, stages)
+    traffic, _ = once.once_a_step(job, axes, stages, mixed)
+    return np.broadcast_to(traffic, layers.shape)
 
 
 def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -> Layout:

@@ -11,8 +11,11 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from layoutopt.optimizer.paths import Path, late_hops, paths_of, priced_layers
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import Tables, hiding_passes, priced_layers, stage_shapes
+from layoutopt.optimizer.tables import Tables, first_chunk, hiding_passes
 from layoutopt.optimizer.variables import Degrees, Rows
 
 if TYPE_CHECKING:
@@ -48,11 +51,11 @@ class Columns:
             self._made[table, name] = rows.at_least(values.columns[name], f"{table}.{name}")
         return self._made[table, name]
 
-    def window(self, name: str) -> LinearExpr | int:
-        """At most the chosen row's entry of the layer table: what a transfer can hide behind."""
-        key = ("layer", f"window {name}")
+    def window(self, name: str, table: str = "layer") -> LinearExpr | int:
+        """At most the chosen row's entry: what is taken off, as what a transfer hides behind."""
+        key = (table, f"window {name}")
         if key not in self._made:
-            rows, values = self._of["layer"]
+            rows, values = self._of[table]
             self._made[key] = rows.at_most(values.columns[name], f"window.{name}")
         return self._made[key]
 
@@ -111,34 +114,69 @@ def pipeline_time(
     columns: Columns,
     chunks: Rows,
     repeated: Repeated,
+    group: Group,
 ) -> IntVar:
-    """m t_max + (sum of t - t_max) / vpp, for the slowest of the stages.
+    """The longest path through the schedule (paths.py).
 
-    For each (pp, vpp) and each stage that may be slowest, times vpp to keep whole numbers.
+    For each (pp, vpp) and each path, times vpp to keep whole numbers.
     """
+    from_rounds = _FromRounds(tables, group)
     layers = priced_layers(space.job)
     layer = columns("layer", "total") + repeated.plain
     layer_m = columns("layer", "m_total") + repeated.times_m
     ends_m = columns("ends", "m_embedding") + columns("ends", "m_head") + columns("ends", "m_host")
     total = degrees.cost(0, _most(space, tables, columns), "pipeline")
     degrees.model.add(total >= layers * layer_m + ends_m)
-    link_of = {pp: code for code, pps in enumerate(tables.links) for pp in pps}
     for (pp, vpp), literal in zip(space.chunks, chunks.literals, strict=True):
-        message = columns("ends", f"message{link_of[pp]}")
-        message_m = columns("ends", f"m_message{link_of[pp]}")
-        always = vpp * (vpp * pp * message_m + (pp - 1) * message)
-        always += vpp * pp * columns("ends", "m_host") + (pp - 1) * _host(space, tables)
-        for shape in stage_shapes(space.job, pp):
-            work = vpp * pp * shape.priced * layer_m + (layers - shape.priced) * layer
-            work += _end(columns, "embedding", pp, vpp, shape.first)
-            work += _end(columns, "head", pp, vpp, shape.last)
-            degrees.model.add(vpp * total >= work + always).only_enforce_if(literal)
+        for path in paths_of(space.job, pp, vpp):
+            exists = from_rounds(path.rounds)
+            if exists is not None:
+                work = path.many * layer_m + path.once * layer
+                work += _beside(space, tables, columns, (pp, vpp), path)
+                degrees.model.add(vpp * total >= work).only_enforce_if([literal, *exists])
     return total
 
 
-def _end(columns: Columns, name: str, pp: int, vpp: int, here: bool) -> LinearExpr | int:
-    """Embedding or head: m times where it stands on the slowest stage, else once (over vpp)."""
-    return vpp * pp * columns("ends", f"m_{name}") if here else columns("ends", name)
+class _FromRounds:
+    """Literals of what M is at least."""
+
+    def __init__(self, tables: Tables, group: Group) -> None:
+        self._rounds, self._group = tables.rounds, group
+        self._codes = tables.ends.columns["rounds"]
+        self._made: dict[tuple[int, ...], IntVar] = {}
+
+    def __call__(self, least: Fraction) -> tuple[IntVar, ...] | None:
+        """What has to be true for M to be at least ``least``; None where no M is."""
+        enough = [code for code, rounds in enumerate(self._rounds) if rounds >= least]
+        places = tuple(np.flatnonzero(np.isin(self._codes, enough)).tolist())
+        if len(places) == len(self._codes):
+            return ()
+        if not places:
+            return None
+        if places not in self._made:
+            self._made[places] = self._group.ends.any_of(places, f"M >= {least}")
+        return (self._made[places],)
+
+
+def _beside(
+    space: Space, tables: Tables, columns: Columns, chunks: tuple[int, int], path: Path
+) -> LinearExpr | int:
+    """What a path takes beside its layers: messages, host and ends, less forward passes."""
+    pp, vpp = chunks
+    link = next(code for code, pps in enumerate(tables.links) if pp in pps)
+    beside = vpp * vpp * pp * columns("ends", f"m_message{link}")
+    beside += vpp * path.fixed * columns("ends", f"message{link}")
+    beside += vpp * pp * columns("ends", "m_host") + path.fixed * _host(space, tables)
+    beside += vpp * late_hops(pp, vpp) * columns("ends", f"travel{link}")
+    for name, (times_m, plain) in (("embedding", path.embedding), ("head", path.head)):
+        beside += times_m * columns("ends", f"m_{name}") + plain * columns("ends", name)
+    if path.forward > 0:
+        beside -= path.forward * columns.window("forward")
+    elif path.forward < 0:
+        beside -= path.forward * columns("layer", "forward")
+    if path.m_forward:
+        beside -= path.m_forward * columns.window("m_forward")
+    return beside
 
 
 def _host(space: Space, tables: Tables) -> int:
@@ -147,17 +185,22 @@ def _host(space: Space, tables: Tables) -> int:
 
 def _most(space: Space, tables: Tables, columns: Columns) -> int:
     """More than any pipeline takes: every column at its largest."""
-    layer = columns.largest("layer", "m_total") + columns.largest("layer", "total")
+    layer, times_m = columns.largest("layer", "total"), columns.largest("layer", "m_total")
+    times_m += columns.largest("layer", "forward")
     for way in FORWARD_AND_BACKWARD:
         wire = columns.largest("shard", f"{way}_wire")
-        layer += wire + int(wire * max(tables.rounds)) + 2
+        layer, times_m = layer + wire, times_m + int(wire * max(tables.rounds)) + 2
     ends = sum(
         columns.largest("ends", name)
         for name in tables.ends.columns
         if name not in ("rounds", "logits")
     )
-    pps = [pp * shape.priced for pp in space.values["pp"] for shape in stage_shapes(space.job, pp)]
-    return max(pps) * layer + max(pp * vpp + pp for pp, vpp in space.chunks) * ends
+    work = [
+        path.many // vpp * times_m + abs(path.once) * layer
+        for pp, vpp in space.chunks
+        for path in paths_of(space.job, pp, vpp)
+    ]
+    return max(work) + 2 * max(pp * vpp + pp for pp, vpp in space.chunks) * ends
 
 
 def once_a_step(degrees: Degrees, space: Space, columns: Columns, chunks: Rows) -> LinearExpr | int:
@@ -171,7 +214,7 @@ def once_a_step(degrees: Degrees, space: Space, columns: Columns, chunks: Rows) 
         most = columns.largest("shard", name)
         if most == 0:
             continue
-        wire = columns("shard", name)
+        wire, layers = columns("shard", name), columns.window(f"{name}_layers", "shard")
         shown = degrees.cost(0, most, f"{name}.shown")
         degrees.model.add(shown >= columns("shard", f"{name}_least"))
         for passes, literal in literals.items():
@@ -179,5 +222,10 @@ def once_a_step(degrees: Degrees, space: Space, columns: Columns, chunks: Rows) 
             degrees.model.add(
                 passes.denominator * shown >= passes.denominator * wire - hidden
             ).only_enforce_if(literal)
+        for (pp, vpp), literal in zip(space.chunks, chunks.literals, strict=True):
+            if pp > 1 and vpp > 1:
+                held = first_chunk(space.job, pp)
+                own = vpp * wire - (vpp - 1) * layers - held * columns.window(window)
+                degrees.model.add(vpp * shown >= own).only_enforce_if(literal)
         total += shown
     return total

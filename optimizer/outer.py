@@ -4,8 +4,8 @@ A pipeline is decided in two parts. The outer one is every axis of the search an
 each outer choice gets a bound that no split and no recompute can beat, from the cost model itself,
 for many choices at once. What is left inside is stagewise.py's:
 
-    pipeline = (m - b) (t_max + fixed) + b (a L + ends + p fixed)        b = bubble share / chunks
-    t_max   >= the least T with which the stages together have room for L layers
+    pipeline >= factor (t_max + fixed) + rest              (Group.bounds)
+    t_max    >= the least T with which the stages together have room for L layers
 
 A stage has room for the whole layers whose seconds stay within T and whose bytes stay within
 memory, with as much recompute as memory forces; bytes are bounded from below by a line.
@@ -19,11 +19,12 @@ from typing import Any
 
 import numpy as np
 
-from layoutopt.costmodel import memory, step
+from layoutopt.costmodel import memory, stage_work, step
 from layoutopt.costmodel.axes import FULL, NONE, SCHEDULES, Array, Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory import largest_allocation_kib
-from layoutopt.costmodel.pipeline import bubble_scale, layers_in_flight
+from layoutopt.costmodel.pipeline import Passes, layers_in_flight, zero_bubble_paths
+from layoutopt.costmodel.stage_work import LayerKind
 from layoutopt.costmodel.stages import Stages
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.pricing import axes_from, complete
@@ -68,6 +69,8 @@ class Group:
     variant: Variant
     columns: dict[str, Ints]
     axes: Axes
+    layers: int
+    """Of the model."""
     layer_s: Array
     """Seconds of a layer and microbatch: one that keeps everything, where some may."""
     again_s: Array
@@ -76,8 +79,14 @@ class Group:
     head_s: Array
     fixed_s: Array
     """Messages and host of a microbatch on each stage."""
-    share: Array
-    """Share of the other stages' microbatch that the pipeline waits for (b)."""
+    late_s: Array
+    """Messages that nothing hides, once a step."""
+    forward_s: Array
+    """Of a layer: its forward pass."""
+    weight_s: Array
+    """Of a layer: its weights' gradients."""
+    ends_forward_s: Array
+    ends_weight_s: Array
 
     def __len__(self) -> int:
         return len(self.layer_s)
@@ -97,22 +106,77 @@ class Group:
         return {axis: int(self.columns[axis][place]) for axis in AXES}
 
     @property
-    def room_factor(self) -> Array:
-        """m - b: what a second of the slowest stage is worth."""
-        factor: Array = self.axes.microbatches - self.share
-        return factor
+    def plain(self) -> Flags:
+        """Stages of one chunk under 1F1B, whose time depends on their order."""
+        one: Flags = (self.axes.pp > 1) & (self.axes.interleaved == 1)
+        return one if self.schedule == "1f1b" else np.zeros_like(one)
 
     @property
-    def always_s(self) -> Array:
-        """Messages and host of the whole pipeline, which no split changes."""
-        always: Array = (self.share * self.axes.pp + self.room_factor) * self.fixed_s
-        return always
+    def shared(self) -> bool:
+        """Whether the pipeline waits for what the mean stage does (zero bubble)."""
+        return self.schedule.startswith("zb")
 
-    def rest_s(self, job: Job) -> Array:
-        """What the pipeline takes beside room_factor times the slowest stage, none recomputed."""
-        everything = job.model.layers * self.layer_s + self.embedding_s + self.head_s
-        rest: Array = self.always_s + self.share * everything
-        return rest
+    @property
+    def share(self) -> Array:
+        """Share of the other stages' microbatch that the pipeline waits for, where their order does
+        not matter: b in (m - b) t_max + b (all stages)."""
+        if self.shared:
+            return np.zeros(len(self))
+        return np.where(self.axes.pp > 1, 1.0 / self.axes.interleaved, 0.0)
+
+    @property
+    def everything_s(self) -> Array:
+        """One microbatch on all stages, none of their layers recomputed beyond the rest."""
+        layers = self.layers * self.layer_s + self.embedding_s + self.head_s
+        everything: Array = layers + self.axes.pp * self.fixed_s
+        return everything
+
+    def mean_passes(self, recomputed: int = 0) -> Passes:
+        """The mean stage's passes, with so many layers that recompute beyond the rest."""
+        forward = self.layers * self.forward_s + self.ends_forward_s
+        weights = self.layers * self.weight_s + self.ends_weight_s
+        both = self.layers * self.layer_s + self.embedding_s + self.head_s
+        inputs = both + recomputed * self.again_s - forward - weights
+        pp, half = self.axes.pp, self.fixed_s / 2
+        return Passes(forward / pp + half, inputs / pp + half, weights / pp)
+
+    def waits(self, recomputed: int = 0) -> tuple[Array, Array]:
+        """What a zero-bubble schedule waits for is the larger of these."""
+        axes = self.axes
+        return zero_bubble_paths(
+            self.mean_passes(recomputed), axes.schedule, axes.pp, axes.microbatches
+        )
+
+    def bounds(self) -> tuple[tuple[Array, Array], ...]:
+        """(factor, rest): the pipeline takes factor t_max + rest at least, t_max without messages.
+
+        Under plain 1F1B, with s the slowest stage, all three from `pipeline.one_f_one_b_seconds`:
+        2 S - k t_s, where the stages before s take s t_max at most, so that S is all but (s + 1)
+        t_max: 2 (all stages) + (m - p - 1) t_max; and S - k f_s, where a stage's forward pass is no
+        more of it than a layer's is of a layer. Else the time is such a sum.
+        """
+        m, pp, everything = self.axes.microbatches, self.axes.pp, self.everything_s
+        if self.shared:
+            rest = np.maximum(*self.waits())
+            return self._with_fixed(m.astype(float), rest)
+        factor = m - self.share
+        summed = self._with_fixed(factor, self.share * everything)
+        if not self.plain.any():
+            return summed
+        ahead = np.minimum(pp, m) - 1
+        forward = ahead * self.forward_s / self.layer_s
+        (waiting,) = self._with_fixed(m - 1 - forward, everything)
+        turns = np.maximum(m - 1.0 - pp, 0.0)
+        (both,) = self._with_fixed(turns, np.where(m > pp, 2, 1) * everything)
+        (usual,) = summed
+        return tuple(
+            (np.where(self.plain, one[0], usual[0]), np.where(self.plain, one[1], usual[1]))
+            for one in (waiting, both)
+        )
+
+    def _with_fixed(self, factor: Array, rest: Array) -> tuple[tuple[Array, Array]]:
+        """Messages and host of the slowest stage, and late messages, beside the rest."""
+        return ((factor, rest + factor * self.fixed_s + self.late_s),)
 
 
 def take(axes: Axes, places: Flags | Ints) -> Axes:
@@ -162,22 +226,23 @@ def _variants(
     space: Space, columns: dict[str, Ints], axes: Axes, schedule: str, able: str
 ) -> Iterator[Group]:
     job = space.job
-    ends = step.end_seconds(job, axes)
-    fixed = step.message_seconds(job, axes) + job.software.microbatch_overhead_s
-    share = bubble_scale(axes.schedule, axes.pp, axes.microbatches)
-    share = np.where(axes.pp > 1, share / axes.interleaved, 0.0)
-    seconds: dict[int, Array] = {}
+    ends = stage_work.end_seconds(job, axes)
+    fixed = stage_work.message_seconds(job, axes) + job.software.microbatch_overhead_s
+    late = step.late_seconds(job, axes)
+    kinds: dict[int, LayerKind] = {}
 
-    def layer(code: int) -> Array:
-        if code not in seconds:
-            kind = step.layer_kind(job, axes, np.full_like(axes.tp, code))
-            seconds[code] = np.broadcast_to(kind.total, axes.tp.shape)
-        return seconds[code]
+    def wide(values: Array | float) -> Array:
+        return np.broadcast_to(np.asarray(values, dtype=float), axes.tp.shape)
+
+    def kind(code: int) -> LayerKind:
+        if code not in kinds:
+            kinds[code] = stage_work.layer_kind(job, axes, np.full_like(axes.tp, code))
+        return kinds[code]
 
     for variant in variants_of(space, able):
         told = np.full_like(axes.tp, variant.code)
-        head = ends.head + job.model.mtp_layers * layer(variant.code)
-        first = layer(NONE) if variant.partly else layer(variant.code)
+        first, blocks = kind(NONE) if variant.partly else kind(variant.code), job.model.mtp_layers
+        ahead = kind(variant.code)
         mode = choices.with_recompute(columns["mode"], variant.code)
         legal = np.isin(mode, ints(space.values["mode"]))
         if variant.partly:
@@ -187,12 +252,17 @@ def _variants(
             variant=variant,
             columns={**columns, "mode": mode},
             axes=replace(axes, recompute=told),
-            layer_s=first,
-            again_s=layer(variant.code) - first,
-            embedding_s=np.broadcast_to(ends.embedding, axes.tp.shape),
-            head_s=np.broadcast_to(head, axes.tp.shape),
-            fixed_s=np.broadcast_to(fixed, axes.tp.shape),
-            share=share,
+            layers=job.model.layers,
+            layer_s=wide(first.total),
+            again_s=wide(ahead.total) - wide(first.total),
+            embedding_s=wide(ends.embedding),
+            head_s=wide(ends.head + blocks * ahead.total),
+            fixed_s=wide(fixed),
+            late_s=wide(late),
+            forward_s=wide(first.terms.forward),
+            weight_s=wide(first.terms.weight),
+            ends_forward_s=wide(ends.forward + blocks * ahead.terms.forward),
+            ends_weight_s=wide(ends.weight + blocks * ahead.terms.weight),
         )
         yield group if legal.all() else group.keep(legal)
 

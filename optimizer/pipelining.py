@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import step
+from layoutopt.costmodel import once
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
 from layoutopt.costmodel.estimate import estimate
@@ -31,7 +31,7 @@ from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
 from layoutopt.optimizer.shapes import shapes_of, with_every_chunk
 from layoutopt.optimizer.space import Space, layout_of, space_of
-from layoutopt.optimizer.stagewise import Stagewise, best_rows
+from layoutopt.optimizer.stagewise import Row, Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import start_from
@@ -211,9 +211,9 @@ class Pipelines:
         """The best pipeline of one outer choice that is within ``limit``, and whether that is
         certain."""
         group, best, proved = bounded.group, None, True
-        rest, save = float(group.always_s[place]), bounded.saves[place]
+        save = bounded.saves[place]
         for problem in problems_of(self.space, group, place, bounded.rooms(place, limit)):
-            cutoff = self._objective_s(limit, save) - rest
+            cutoff = self._objective_s(limit, save)
             if problem.least_s() * (1 - _SLACK) > cutoff or cutoff <= 0:
                 continue
             self.inner += 1
@@ -225,7 +225,7 @@ class Pipelines:
             if answer.rows is None:
                 continue
             priced = estimate(self.space.job, layout_from(self.space, group, place, answer.rows))
-            self._agrees(priced, problem.value_s(answer.rows) + rest)
+            self._agrees(priced, problem.value_s(answer.rows))
             if priced.run.wall_time_s < limit:
                 best, limit = priced, priced.run.wall_time_s
         return best, proved
@@ -287,8 +287,8 @@ class Bounded:
     search: Pipelines
     group: Group
     walls: Array
-    rest_s: Array
-    """What the objective is at least beside the slowest stage."""
+    once_s: Array
+    """What comes once a step takes at least."""
     saves: list[Save]
     fewest: Ints
 
@@ -296,21 +296,23 @@ class Bounded:
         """Whole layers that each stage of one choice has room for within ``limit``."""
         one = self.group.keep(ints([place]))
         most = self.search._objective_s(limit, self.saves[place])
-        slowest = _slowest_s(one, self.search.space, np.array([most]) - self.rest_s[[place]])
+        slowest = _slowest_s(one, np.array([most]) - self.once_s[[place]])
         layers = self.search.space.job.model.layers
         rooms = rooms_of(self.search.space, one, self.fewest[[place]]).layers(slowest)[0]
         whole: Ints = np.minimum(rooms, layers).astype(np.int64)
         return whole
 
 
-def _slowest_s(group: Group, space: Space, left_s: Array) -> Array:
-    """The longest a stage may take where the objective leaves ``left_s``; all there is at most."""
-    layers = space.job.model.layers
-    most = layers * (group.layer_s + group.again_s) + group.embedding_s + group.head_s
-    # With one microbatch the slowest stage costs no more than any other.
-    factor = np.maximum(group.room_factor, _NO_FACTOR)
-    slowest: Array = np.clip(left_s / factor, 0.0, most) * (1 + _SLACK)
-    return slowest
+def _slowest_s(group: Group, left_s: Array) -> Array:
+    """The longest a stage may take where ``left_s`` are left for the pipeline; all there is at
+    most."""
+    most = group.layers * (group.layer_s + group.again_s) + group.embedding_s + group.head_s
+    slowest: Array = most
+    for factor, rest in group.bounds():
+        # Where the slowest stage costs no more than any other, what is left has to be enough.
+        within = (left_s - rest) / np.maximum(factor, _NO_FACTOR)
+        slowest = np.minimum(slowest, within)
+    return np.clip(slowest, 0.0, most) * (1 + _SLACK)
 
 
 def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
@@ -321,13 +323,12 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
     pairs = list(zip(write.tolist(), stall.tolist(), strict=True))
     most = search.objectives_s(limit, tuple(dict.fromkeys(pairs)))
     objective = np.array([most[pair] for pair in pairs])
-    rest = group.rest_s(job)
-    slowest = _slowest_s(group, space, objective - rest)
+    slowest = _slowest_s(group, objective)
     # What the other stages have no room for stands on the first.
     others = np.floor(slowest / group.layer_s * (1 + _SLACK)) * (group.axes.pp - 1)
     fewest = np.maximum(layers - others, 1).astype(np.int64)
-    once = step.first_stage_once(job, group.axes, fewest).least(job)
-    slowest = _slowest_s(group, space, objective - rest - once)
+    least_once = once.first_stage_once(job, group.axes, fewest).least(job)
+    slowest = _slowest_s(group, objective - least_once)
     share = layers * group.layer_s + group.embedding_s + group.head_s
     low = share / group.axes.pp
     walls = np.full(len(group), np.inf)
@@ -338,15 +339,26 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
         least = least_slowest(rooms, layers, low[kept] * (1 - _SLACK), slowest[kept])
         found = np.isfinite(least)
         kept = kept[found]
-        seconds = mine.room_factor[found] * least[found] + rest[kept] + once[kept]
-        seconds = seconds * (1 - _SLACK)
+        mine = mine.keep(found)
+        pipeline = [factor * least[found] + rest for factor, rest in mine.bounds()]
+        seconds = (np.max(pipeline, axis=0) + least_once[kept]) * (1 - _SLACK)
         steps = search.clock.scale * (seconds + job.software.step_overhead_s)
         walls[kept] = run_wall_s(job, steps, write[kept], stall[kept], size)
-    return Bounded(search, group, walls, rest + once, pairs, fewest)
+    return Bounded(search, group, walls, least_once, pairs, fewest)
 
 
 def _most_s(problem: Stagewise) -> float:
     """More than any choice of rows takes."""
-    slowest = max(row.seconds for table in problem.tables for row in table)
-    costs = sum(max(row.cost_s for row in table) for table in problem.tables)
-    return problem.factor * slowest + costs
+    most = [
+        Row(
+            max(row.layers for row in table),
+            max(row.recomputed for row in table),
+            max(row.seconds for row in table),
+            max(row.cost_s for row in table),
+            forward_s=0.0,
+            again_s=max(row.again_s for row in table),
+            tail_s=max(row.tail_s for row in table),
+        )
+        for table in problem.tables
+    ]
+    return problem.value_s(most)

@@ -14,7 +14,7 @@ from itertools import permutations, product
 
 import numpy as np
 
-from layoutopt.costmodel import memory, step
+from layoutopt.costmodel import memory, stage_work
 from layoutopt.costmodel.activations import activation_kib
 from layoutopt.costmodel.axes import ONE_F_ONE_B, Array, Axes, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
@@ -57,7 +57,9 @@ class Choices:
         self.pools = {name: jobs[name] for name in jobs if only is None or name in only}
         self.rows = self._rows()
         self.alone = self.rows["pp"] == 1
-        kinds = [step.layer_kind(job, self._axes(), self.rows["recompute"]) for job in self._jobs]
+        kinds = [
+            stage_work.layer_kind(job, self._axes(), self.rows["recompute"]) for job in self._jobs
+        ]
         self.layer_s = np.stack([self._wide(kind.total) for kind in kinds], axis=-1)
         self.within = self._layers_within()
 
@@ -312,7 +314,7 @@ class Choices:
     def ends_s(self) -> Array:
         """Embedding and head on the pools that are fastest at them, row by row."""
         axes = self._axes()
-        found = [step.end_seconds(job, axes) for job in self._jobs]
+        found = [stage_work.end_seconds(job, axes) for job in self._jobs]
         embedding = np.min([self._wide(one.embedding) for one in found], axis=0)
         head = np.min([self._wide(one.head) for one in found], axis=0)
         return np.asarray(embedding + head)
@@ -321,7 +323,7 @@ class Choices:
     def message_s(self) -> Array:
         """The least message of a stage, row by row: over a pool's own network or between pools."""
         axes = self._axes()
-        found = [self._wide(step.message_seconds(job, axes)) for job in self._jobs]
+        found = [self._wide(stage_work.message_seconds(job, axes)) for job in self._jobs]
         sp = axes.sequence_parallel
         size = message_bytes(self.job, axes.tp, axes.cp, axes.micro_batch, sp=sp)
         sent = send(between_pools(self.job), size) * (1 - self.job.software.overlap_pp)

@@ -127,7 +127,7 @@ def _step(
 ) -> IntVar:
     columns = objective.Columns(group, tables)
     repeated = objective.repeated_sharding(degrees, tables, columns, group)
-    pipeline = objective.pipeline_time(degrees, space, tables, columns, chunks, repeated)
+    pipeline = objective.pipeline_time(degrees, space, tables, columns, chunks, repeated, group)
     once = objective.once_a_step(degrees, space, columns, chunks)
     step = degrees.cost(0, 2**BITS, "step")
     degrees.model.add(step >= pipeline + once)

@@ -14,8 +14,9 @@ import numpy as np
 
 from layoutopt.costmodel.axes import ints
 from layoutopt.costmodel.offload import largest_host_kib
+from layoutopt.optimizer.paths import STAGES, StageShape, stage_shapes
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import STAGES, StageShape, Table, held_layers, stage_shapes
+from layoutopt.optimizer.tables import Table, held_layers
 from layoutopt.optimizer.variables import Degrees, Rows
 
 if TYPE_CHECKING:

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from layoutopt.errors import InternalError
+from layoutopt.optimizer.paths import late_hops, paths_of, priced_layers
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.tables import Table, Tables, hiding_passes, priced_layers, stage_shapes
+from layoutopt.optimizer.tables import Table, Tables, first_chunk, hiding_passes
 
 Entries = Mapping[str, int]
 
@@ -61,22 +62,31 @@ def _pipeline(
     once, many = layer["total"] + plain, layer["m_total"] + times_m
     link = next(code for code, pps in enumerate(tables.links) if pp in pps)
     host = round(space.job.software.microbatch_overhead_s / tables.quantum_s)
-    always = vpp * (vpp * pp * ends[f"m_message{link}"] + (pp - 1) * ends[f"message{link}"])
-    always += vpp * pp * ends["m_host"] + (pp - 1) * host
+    always = vpp * vpp * pp * ends[f"m_message{link}"] + vpp * pp * ends["m_host"]
+    always += vpp * late_hops(pp, vpp) * ends[f"travel{link}"]
     totals = [layers * many + ends["m_embedding"] + ends["m_head"] + ends["m_host"]]
-    for shape in stage_shapes(space.job, pp):
-        work = vpp * pp * shape.priced * many + (layers - shape.priced) * once
-        for name, here in (("embedding", shape.first), ("head", shape.last)):
-            work += vpp * pp * ends[f"m_{name}"] if here else ends[name]
+    for path in paths_of(space.job, pp, vpp):
+        if tables.rounds[ends["rounds"]] < path.rounds:
+            continue
+        work = path.many * many + path.once * once
+        work -= path.forward * layer["forward"] + path.m_forward * layer["m_forward"]
+        work += path.fixed * (vpp * ends[f"message{link}"] + host)
+        for name, (often, single) in (("embedding", path.embedding), ("head", path.head)):
+            work += often * ends[f"m_{name}"] + single * ends[name]
         totals.append(-(-(work + always) // vpp))
     return max(totals)
 
 
 def _once(space: Space, chosen: Mapping[str, int], layer: Entries, shard: Entries) -> int:
-    passes = hiding_passes(space.job, chosen["pp"], chosen["vpp"])
+    pp, vpp = chosen["pp"], chosen["vpp"]
+    passes = hiding_passes(space.job, pp, vpp)
     total = shard["once"]
     for name, window in (("reduce", "backward"), ("gather", "forward")):
         hidden = passes.numerator * layer[window]
         behind = -((hidden - passes.denominator * shard[name]) // passes.denominator)
-        total += max(0, shard[f"{name}_least"], behind)
+        own = 0
+        if pp > 1 and vpp > 1:
+            own = vpp * shard[name] - (vpp - 1) * shard[f"{name}_layers"]
+            own = -((first_chunk(space.job, pp) * layer[window] - own) // vpp)
+        total += max(0, shard[f"{name}_least"], behind, own)
     return total

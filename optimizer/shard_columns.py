@@ -48,21 +48,36 @@ def _read(space: Space, rows: Ints) -> _Read:
 def shard_seconds(space: Space, rows: Ints) -> dict[str, Array]:
     """Traffic and optimizer of the first stage once a step; ZeRO-2/3 traffic of a layer."""
     job, software, read = space.job, space.job.software, _read(space, rows)
-    layers = even_classes(job.model.layers, read.pp).layers[..., 0]
+    classes = even_classes(job.model.layers, read.pp)
+    layers = classes.layers[..., 0]
     tp, pp, z, shard, ep, etp = read.tp, read.pp, read.zero_stage, read.shard, read.ep, read.etp
     sync = sharding.sync_seconds(job, tp, pp, z, layers, shard=shard, ep=ep, etp=etp)
     wire = sharding.gather_seconds(
         job, tp, pp, z, shard=shard, reshard=read.reshard, ep=ep, etp=etp
     )
     optimizer = sharding.optimizer_seconds(
-        job, tp, pp, z, layers, shard=shard, ep=ep, etp=etp, offload=read.offload
+        job,
+        tp[:, None],
+        pp[:, None],
+        z[:, None],
+        classes.layers,
+        shard=shard[:, None],
+        ep=ep[:, None],
+        etp=etp[:, None],
+        first=classes.first,
+        head=classes.last,
+        offload=read.offload[:, None],
     )
+    longest = np.max(optimizer, axis=-1)
+    share = sharding.layers_share(job, tp, pp, z, layers, shard=shard, ep=ep, etp=etp)
     return {
         "reduce": sync.reduce,
+        "reduce_layers": share * sync.reduce,
         "reduce_least": (1 - software.overlap_grad_reduce) * sync.reduce,
         "gather": sync.gather,
+        "gather_layers": share * sync.gather,
         "gather_least": (1 - software.overlap_param_gather) * sync.gather,
-        "once": optimizer + sharding.tied_embedding_seconds(job, tp, pp),
+        "once": longest + sharding.tied_embedding_seconds(job, tp, pp),
         "forward_wire": wire.forward,
         "forward_wire_least": (1 - software.overlap_fsdp) * wire.forward,
         "backward_wire": wire.backward,

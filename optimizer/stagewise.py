@@ -4,11 +4,12 @@ A small CP-SAT model for one outer choice. Every stage takes one row of its tabl
 recomputed, seconds), a table may be another for each stage; the rows' layers add up to the model's,
 and what is least is
 
-    factor * slowest stage + sum of the rows' costs
+    constant + factor * slowest stage + longest chain + largest tail + sum of the rows' costs
 
-Stages with the same table are one class, and the model counts how many of them take a row: equal
-stages are not told apart. With the incumbent as cut-off, "no solution" is the proof that this outer
-choice has nothing better.
+A chain is a sum over the stages, each with its own weight: a path through the schedule. Stages with
+the same table and the same weights are one class, and the model counts how many of them take a row:
+equal stages are not told apart. With the incumbent as cut-off, "no solution" is the proof that this
+outer choice has nothing better.
 """
 
 from __future__ import annotations
@@ -36,7 +37,35 @@ class Row:
     seconds: float
     """One microbatch on the stage."""
     cost_s: float
-    """What the row adds to the objective beside its part in the slowest stage."""
+    """What the row adds to the objective beside its part in slowest stage, chains and tail."""
+    forward_s: float = 0.0
+    """Of ``seconds``: the forward pass of the layers."""
+    again_s: float = 0.0
+    """What its recompute takes."""
+    tail_s: float = 0.0
+    """What the stage does once all are done."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """``constant`` and, for each stage, so often a row's seconds, forward pass and recompute."""
+
+    constant: float
+    seconds: tuple[float, ...]
+    forward: tuple[float, ...]
+    again: tuple[float, ...]
+
+    def of(self, stage: int, row: Row) -> float:
+        """What one stage's row adds."""
+        return (
+            self.seconds[stage] * row.seconds
+            + self.forward[stage] * row.forward_s
+            + self.again[stage] * row.again_s
+        )
+
+    def value_s(self, rows: Sequence[Row]) -> float:
+        """The chain of one choice of rows."""
+        return self.constant + sum(self.of(stage, row) for stage, row in enumerate(rows))
 
 
 @dataclass(frozen=True)
@@ -47,6 +76,11 @@ class Stagewise:
     factor: float
     """What a second of the slowest stage costs."""
     tables: tuple[tuple[Row, ...], ...]
+    constant: float = 0.0
+    chains: tuple[Chain, ...] = ()
+    bounds: tuple[tuple[float, float], ...] = ()
+    """(factor, rest): constant, slowest stage and longest chain are this much of the slowest stage
+    and the rest at least. None: what the factor says."""
 
     def least_s(self) -> float:
         """No choice of rows costs less: the least slowest stage with room for all layers, and each
@@ -62,7 +96,9 @@ class Stagewise:
         if low == len(times):
             return float("inf")
         costs = sum(min(row.cost_s for row in table) for table in self.tables)
-        return self.factor * times[low] + costs
+        tail = max(min(row.tail_s for row in table) for table in self.tables)
+        bounds = self.bounds or ((self.factor, self.constant),)
+        return max(factor * times[low] + rest for factor, rest in bounds) + costs + tail
 
     def _room(self, slowest_s: float) -> int:
         """Layers that all stages hold within ``slowest_s``; -1 where a stage has no such row."""
@@ -76,7 +112,10 @@ class Stagewise:
 
     def value_s(self, rows: Sequence[Row]) -> float:
         """The objective of one choice of rows."""
-        return self.factor * max(row.seconds for row in rows) + sum(row.cost_s for row in rows)
+        longest = max((chain.value_s(rows) for chain in self.chains), default=0.0)
+        tail = max(row.tail_s for row in rows)
+        slowest = self.factor * max(row.seconds for row in rows)
+        return self.constant + slowest + longest + tail + sum(row.cost_s for row in rows)
 
 
 @dataclass(frozen=True)
@@ -92,65 +131,96 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
     """The rows that cost least, at most ``cutoff_s`` but for rounding (a billionth of it)."""
     from ortools.sat.python import cp_model
 
-    quantum = cutoff_s / PARTS
     model = cp_model.CpModel()
-    slowest = model.new_int_var(0, 2 * PARTS, "slowest")
-    cost: list[tuple[IntVar, int]] = []
-    layers: list[tuple[IntVar, int]] = []
-    classes = _classes(problem.tables)
-    counts: list[dict[Row, IntVar]] = []
-    for table, stages in classes:
-        taken: dict[Row, IntVar] = {}
-        for row in table:
-            weight, own = (
-                round(value / quantum) for value in (problem.factor * row.seconds, row.cost_s)
-            )
-            if weight + own > PARTS + len(problem.tables):
-                continue
-            count = _count(model, len(stages), slowest, weight)
-            taken[row] = count
-            cost.append((count, own))
-            layers.append((count, row.layers))
-        model.add(sum(taken.values()) == len(stages))
-        counts.append(taken)
-    model.add(sum(number * count for count, number in layers) == problem.layers)
-    total = slowest + sum(own * count for count, own in cost)
-    # Each of the rows and the slowest stage may be half a quantum off.
-    model.add(total <= PARTS + len(problem.tables))
-    model.minimize(total)
-    every = [count for taken in counts for count in taken.values()]
-    model.add_decision_strategy(every, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
-    model.add_decision_strategy([slowest], cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
+    inner = _Inner(model, problem, cutoff_s / PARTS)
+    for stages in _classes(problem):
+        inner.take(stages)
+    inner.minimize(problem.layers)
     solver, status = run(model, budget, seconds)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Chosen(None, status == cp_model.INFEASIBLE)
     rows: dict[int, Row] = {}
-    for (_, stages), taken in zip(classes, counts, strict=True):
+    for stages, taken in inner.counts:
         picked = [row for row, count in sorted(taken.items()) for _ in range(solver.value(count))]
         rows |= dict(zip(stages, picked, strict=True))
     chosen = tuple(rows[stage] for stage in range(len(problem.tables)))
     return Chosen(chosen, status == cp_model.OPTIMAL)
 
 
-def _classes(
-    tables: Sequence[tuple[Row, ...]],
-) -> list[tuple[tuple[Row, ...], list[int]]]:
-    """Equal tables, and the stages that have them. Of a class the later stages get more layers, as
-    an even split has it: they hold fewer microbatches."""
-    found: dict[tuple[Row, ...], list[int]] = {}
-    for stage, table in enumerate(tables):
-        found.setdefault(table, []).append(stage)
-    return list(found.items())
+class _Inner:
+    """The CP-SAT model: how many stages of each class take each row."""
+
+    def __init__(self, model: CpModel, problem: Stagewise, quantum: float) -> None:
+        self.model, self.problem, self.quantum = model, problem, quantum
+        # Each row may be half a quantum off in its cost and in the longest chain.
+        self.most = PARTS + 2 * len(problem.tables) + 4
+        self.slowest = model.new_int_var(0, 2 * PARTS, "slowest")
+        self.tail = model.new_int_var(0, 2 * PARTS, "tail")
+        self.counts: list[tuple[list[int], dict[Row, IntVar]]] = []
+        self._cost: list[tuple[IntVar, int]] = []
+        self._layers: list[tuple[IntVar, int]] = []
+        self._chains: list[list[tuple[IntVar, int]]] = [[] for _ in problem.chains]
+
+    def take(self, stages: list[int]) -> None:
+        """Every stage of a class takes one of its rows; not one that is over the cut-off alone."""
+        taken: dict[Row, IntVar] = {}
+        problem = self.problem
+        for row in problem.tables[stages[0]]:
+            values = (problem.factor * row.seconds, row.tail_s, row.cost_s)
+            slowest, tail, own = (self._quanta(value) for value in values)
+            parts = [self._quanta(chain.of(stages[0], row)) for chain in problem.chains]
+            if slowest + tail + own + max(parts, default=0) > self.most:
+                continue
+            count = _count(self.model, len(stages), ((self.slowest, slowest), (self.tail, tail)))
+            taken[row] = count
+            self._cost.append((count, own))
+            self._layers.append((count, row.layers))
+            for chain, part in zip(self._chains, parts, strict=True):
+                chain.append((count, part))
+        self.model.add(sum(taken.values()) == len(stages))
+        self.counts.append((stages, taken))
+
+    def minimize(self, layers: int) -> None:
+        """All layers stand somewhere, and the objective is within the cut-off."""
+        from ortools.sat.python import cp_model
+
+        model = self.model
+        model.add(sum(number * count for count, number in self._layers) == layers)
+        longest = model.new_int_var(0, 2 * PARTS, "longest chain")
+        for chain, parts in zip(self.problem.chains, self._chains, strict=True):
+            told = sum(part * count for count, part in parts) + self._quanta(chain.constant)
+            model.add(longest >= told)
+        total = self.slowest + self.tail + longest + self._quanta(self.problem.constant)
+        total += sum(own * count for count, own in self._cost)
+        model.add(total <= self.most)
+        model.minimize(total)
+        every = [count for _, taken in self.counts for count in taken.values()]
+        model.add_decision_strategy(every, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
+        least = [self.slowest, self.tail, longest]
+        model.add_decision_strategy(least, cp_model.CHOOSE_FIRST, cp_model.SELECT_MIN_VALUE)
+
+    def _quanta(self, seconds: float) -> int:
+        return round(seconds / self.quantum)
 
 
-def _count(model: CpModel, stages: int, slowest: IntVar, weight: int) -> IntVar:
-    """How many of a class's stages take a row; one of them makes the slowest at least as slow."""
-    if stages == 1:
-        count = model.new_bool_var("")
-        model.add(slowest >= weight * count)
-        return count
-    count = model.new_int_var(0, stages, "")
-    used = model.new_bool_var("")
-    model.add(count <= stages * used)
-    model.add(slowest >= weight * used)
+def _classes(problem: Stagewise) -> list[list[int]]:
+    """Stages with equal tables and equal weights in all chains. Of a class the later stages get
+    more layers, as an even split has it: they hold fewer microbatches."""
+    found: dict[tuple[object, ...], list[int]] = {}
+    for stage, table in enumerate(problem.tables):
+        weights = [(c.seconds[stage], c.forward[stage], c.again[stage]) for c in problem.chains]
+        found.setdefault((table, *weights), []).append(stage)
+    return list(found.values())
+
+
+def _count(model: CpModel, stages: int, costs: Sequence[tuple[IntVar, int]]) -> IntVar:
+    """How many of a class's stages take a row; one of them makes each cost at least so large."""
+    count = model.new_int_var(0, stages, "") if stages > 1 else model.new_bool_var("")
+    used = count
+    if stages > 1:
+        used = model.new_bool_var("")
+        model.add(count <= stages * used)
+    for cost, weight in costs:
+        if weight:
+            model.add(cost >= weight * used)
     return count

@@ -22,6 +22,7 @@ from layoutopt.costmodel.pipeline import layers_in_flight, overlap_window
 from layoutopt.costmodel.stages import even_classes
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.dominance import dominated
+from layoutopt.optimizer.paths import STAGES, late_hops, paths_of, priced_layers, stage_shapes
 from layoutopt.optimizer.pricing import sequence_parallel
 from layoutopt.optimizer.shard_columns import shard_kib, shard_seconds
 from layoutopt.optimizer.space import Space
@@ -39,9 +40,6 @@ LAYER = ("tp", "cp", "experts", "micro_batch", "mode")
 ENDS = ("tp", "cp", "micro_batch")
 SHARD = ("tp", "pp", "sharding", "experts")
 """The axes that each table's terms depend on."""
-
-STAGES = ("first", "long", "last")
-"""The stages of an even split that can be the slowest or the fullest (stages.even_classes)."""
 
 
 @dataclass(frozen=True)
@@ -66,18 +64,6 @@ class Table:
         """The rows where ``mask`` is true."""
         kept = {name: column[mask] for name, column in self.columns.items()}
         return Table(self.name, self.axes, self.rows[mask], kept)
-
-
-@dataclass(frozen=True)
-class StageShape:
-    """Whole numbers about one of STAGES for one pp."""
-
-    name: str
-    layers: int
-    first: bool
-    last: bool
-    priced: int
-    """``layers`` and, where the loss head stands, the prediction blocks, which take as long."""
 
 
 @dataclass(frozen=True)
@@ -112,33 +98,6 @@ class Tables:
         return quanta * self.quantum_s
 
 
-def stage_shapes(job: Job, pp: int) -> tuple[StageShape, ...]:
-    """The stages of ``even_classes`` for one pp, without repeats."""
-    return _stage_shapes(job.model.layers, job.model.mtp_layers, pp)
-
-
-def priced_layers(job: Job) -> int:
-    """Layers of the model, and prediction blocks."""
-    return job.model.layers + job.model.mtp_layers
-
-
-@lru_cache(maxsize=4096)
-def _stage_shapes(layers_of_model: int, blocks: int, pp: int) -> tuple[StageShape, ...]:
-    stages = even_classes(layers_of_model, ints(pp))
-    found: dict[int, StageShape] = {}
-    for name, index, layers, first, last in zip(
-        STAGES,
-        stages.index[0].tolist(),
-        stages.layers[0].tolist(),
-        stages.first[0].tolist(),
-        stages.last[0].tolist(),
-        strict=True,
-    ):
-        priced = layers + (blocks if last else 0)
-        found.setdefault(index, StageShape(name, layers, first, last, priced))
-    return tuple(found.values())
-
-
 def held_layers(job: Job, pp: int, vpp: int, microbatches: Ints) -> Ints:
     """Layer-microbatches in flight, shape (microbatches, STAGES), as the cost model counts them."""
     wide = np.full_like(microbatches, pp)
@@ -150,6 +109,11 @@ def held_layers(job: Job, pp: int, vpp: int, microbatches: Ints) -> Ints:
 def hiding_passes(job: Job, pp: int, vpp: int) -> Fraction:
     """Passes of one layer that the once-a-step collectives can hide behind, on the first stage."""
     return stage_shapes(job, pp)[0].layers * _window(pp, vpp)
+
+
+def first_chunk(job: Job, pp: int) -> int:
+    """Layers of the first stage: with v chunks the first chunk's last pass is a v-th of theirs."""
+    return stage_shapes(job, pp)[0].layers
 
 
 @lru_cache(maxsize=4096)
@@ -244,11 +208,19 @@ class _Builder:
         rounds = self._rounds(tp, cp, micro_batch)
         times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
         times_m["m_host"] = rounds * self.job.software.microbatch_overhead_s
+        for code, pps in enumerate(self.links):
+            plain[f"travel{code}"] = self._travel(pps[0])
         return _filled({**plain, **times_m}, len(tp))
 
     def _message(self, pp: int) -> Array:
         tp, cp, micro_batch = self.ends_rows.T
         return terms.message_seconds(
+            self.job, tp, cp, np.full_like(tp, pp), micro_batch, sp=self._sp(tp, cp)
+        )
+
+    def _travel(self, pp: int) -> Array:
+        tp, cp, micro_batch = self.ends_rows.T
+        return terms.travel_seconds(
             self.job, tp, cp, np.full_like(tp, pp), micro_batch, sp=self._sp(tp, cp)
         )
 
@@ -271,13 +243,11 @@ class _Builder:
         quantum off."""
         largest = 0
         for pp, vpp in self.space.chunks:
-            for stage in stage_shapes(self.job, pp):
-                rest = (priced_layers(self.job) - stage.priced) // vpp
-                layer = 5 * (pp * stage.priced + rest + 1)
-                ends = 2 * (pp + 1) + pp
-                messages = vpp * pp + pp
-                once = 2 * (int(hiding_passes(self.job, pp, vpp)) + 2) + 1
-                largest = max(largest, layer + ends + messages + once + 1)
+            always = vpp * pp + pp + late_hops(pp, vpp)
+            once = 2 * (int(hiding_passes(self.job, pp, vpp)) + 2) + 1
+            for path in paths_of(self.job, pp, vpp):
+                work = path.size // vpp + 1 + vpp * abs(path.fixed)
+                largest = max(largest, work + always + once + 1)
         return largest
 
     @cached_property
@@ -289,9 +259,11 @@ class _Builder:
         shard = max(float(np.max(column)) for column in self.shard_s.values())
         shard *= max(1.0, float(np.max(self._rounds(*self.ends_rows.T))))
         for pp, vpp in self.space.chunks:
-            stages = pp * max(shape.priced for shape in stage_shapes(self.job, pp))
-            most = max(most, vpp * stages * (layer + shard) + vpp * (vpp + 1) * pp * ends)
-        return most + layers * (layer + shard)
+            for path in paths_of(self.job, pp, vpp):
+                work = path.many * (layer + shard)
+                work += path.m_forward * float(np.max(self.layer_s["m_forward"]))
+                most = max(most, work + vpp * (vpp + 1) * pp * ends)
+        return most + 2 * layers * (layer + shard)
 
     def quantum_s(self) -> float:
         """Fine enough for SHARE_OF_STEP, coarse enough for 64 bits."""

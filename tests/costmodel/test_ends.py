@@ -7,8 +7,9 @@ import pytest
 from layoutopt.costmodel import sharding, terms
 from layoutopt.costmodel.axes import axes_of
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.stage_work import Ends, end_seconds
 from layoutopt.costmodel.stages import stages_of
-from layoutopt.costmodel.step import Ends, end_seconds, step_parts
+from layoutopt.costmodel.step import step_parts
 from tests.costmodel.cases import NVLINK, NVLINK_S, SMALL, job, one, soft
 
 HIDDEN_BYTES = 2 * 128 * 64

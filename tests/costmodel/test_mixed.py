@@ -50,14 +50,17 @@ def asked(**changes: object) -> Job:
 
 
 def test_a_layout_on_one_pool_is_priced_as_on_that_pool_alone() -> None:
-    """32 GPUs of the fast pool, all of it: the same figures, summed in another order."""
+    """32 GPUs of the fast pool, all of it: the same figures, summed in another order. Alone, the
+    stage with the loss head has the longest optimizer step: it holds a norm more (A20)."""
     layout = replace(BOTH, pp=2, layers_per_stage=(6, 6), pools_per_stage=("fast", "fast"))
     alone = estimate(job(cluster=POOLS[0], gpus=32), replace(layout, pools_per_stage=None))
     mixed = estimate(asked(), layout)
-    assert mixed.step.breakdown_s == pytest.approx(alone.step.breakdown_s)
-    assert mixed.step.mfu == pytest.approx(alone.step.mfu)
-    assert mixed.run.wall_time_s == pytest.approx(alone.run.wall_time_s)
-    assert mixed.run.cost_usd == pytest.approx(alone.run.cost_usd)
+    told, whole = dict(mixed.step.breakdown_s), dict(alone.step.breakdown_s)
+    assert told.pop("optimizer") == pytest.approx(whole.pop("optimizer"), rel=1e-3)
+    assert told == pytest.approx(whole)
+    assert mixed.step.mfu == pytest.approx(alone.step.mfu, rel=1e-4)
+    assert mixed.run.wall_time_s == pytest.approx(alone.run.wall_time_s, rel=1e-4)
+    assert mixed.run.cost_usd == pytest.approx(alone.run.cost_usd, rel=1e-4)
     assert [s.reserved for s in mixed.memory.stages] == [s.reserved for s in alone.memory.stages]
 
 

@@ -16,15 +16,9 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.results import BREAKDOWN
 from layoutopt.costmodel.software import software, software_names
+from layoutopt.costmodel.stage_work import end_seconds, exposed, layer_kind, message_seconds
 from layoutopt.costmodel.stages import even_split, given_stages, stages_of
-from layoutopt.costmodel.step import (
-    end_seconds,
-    exposed,
-    jitter,
-    layer_kind,
-    message_seconds,
-    step_parts,
-)
+from layoutopt.costmodel.step import jitter, step_parts
 from tests.costmodel.cases import CLUSTER, EXPERTS, IDEAL, LATENT, SMALL, job, one, soft
 from tests.costmodel.drawn import layouts
 
@@ -91,8 +85,11 @@ def test_the_bubble_is_one_pass_of_the_other_stages() -> None:
     assert mixed["pp_comm"] == pytest.approx(3 * got["pp_comm"]), "as many messages as chunks"
     slot = (mixed["compute"] + mixed["pp_comm"]) / 8
     assert mixed["pipeline_bubble"] == pytest.approx(3 * slot / 3, rel=0.05)
+    layer = layer_kind(asked, axes_of([layout]), one(NONE)).terms
     third = parts(asked, replace(layout, schedule="zb-h1"))
-    assert third["pipeline_bubble"] == pytest.approx(got["pipeline_bubble"] / 3)
+    weights = 3 * 3 * min(float(layer.weight[0]), float(layer.forward[0]))
+    # Not waited for, and in the place of waiting: 3 (f + i - w) for 3 (f + i + w).
+    assert third["pipeline_bubble"] == pytest.approx(got["pipeline_bubble"] - 2 * weights, rel=0.02)
 
 
 def test_the_longest_stage_sets_the_pace() -> None:
@@ -251,7 +248,8 @@ def test_stages_that_recompute_a_part_by_hand() -> None:
     layout = Layout(pp=3, dp=16, cp=1, microbatches=8, recompute="full", recompute_layers=(0, 2, 3))
     layout = replace(layout, layers_per_stage=(2, 7, 3), zero_stage=0)
     axes = axes_of([layout])
-    kept, again = (float(layer_kind(asked, axes, one(code)).total[0]) for code in (NONE, FULL))
+    kinds = [layer_kind(asked, axes, one(code)) for code in (NONE, FULL)]
+    kept, again = (float(kind.total[0]) for kind in kinds)
     ends = end_seconds(asked, axes)
     embedding, head = float(ends.embedding[0]), float(ends.head[0])
     message = float(message_seconds(asked, axes)[0])
@@ -259,7 +257,13 @@ def test_stages_that_recompute_a_part_by_hand() -> None:
     got = given_parts(asked, layout)
     slowest = max(stages)
     assert slowest == stages[1]
-    assert got["pipeline_bubble"] == pytest.approx(sum(stages) - slowest + 2 * message)
+    # Stage 0 comes first. Stage 1 waits for the last one's gradients: for the first of them but for
+    # a forward pass that it does meanwhile, and for its last but for a backward pass.
+    passed, later = 7 * float(kinds[0].terms.forward[0]), stages[2] + message
+    assert passed < later
+    assert slowest + message - passed < later
+    waits = 2 * later - slowest - message
+    assert got["pipeline_bubble"] == pytest.approx(stages[0] + message + waits)
     assert got["pp_comm"] == pytest.approx(8 * message)
     forward = float(layer_kind(asked, axes, one(FULL)).terms.recompute[0])
     assert got["recompute"] == pytest.approx(8 * 2 * forward)
@@ -289,18 +293,26 @@ def test_all_layers_by_number_are_all_layers_and_none_are_none(
 
 
 def test_a_v_has_two_chunks_and_both_ends_on_its_first_stage() -> None:
-    """Messages twice; embedding and head on stage 0; a sixth of the bubble."""
+    """Messages twice; embedding and head on stage 0; for each other stage a mean stage's input less
+    its weight gradient."""
     plain = Layout(pp=4, dp=16, microbatches=16, zero_stage=0)
     asked, v_shape = job(), replace(plain, schedule="zbv")
     axes = axes_of([plain])
-    layer = float(layer_kind(asked, axes, one(NONE)).total[0])
+    kind = layer_kind(asked, axes, one(NONE))
+    layer = float(kind.total[0])
     ends = end_seconds(asked, axes)
     both = float(ends.embedding[0] + ends.head[0])
     message = float(message_seconds(asked, axes)[0])
     got = given_parts(asked, v_shape)
     assert got["pp_comm"] == pytest.approx(16 * 2 * message)
     assert got["compute"] + got["tp_comm"] == pytest.approx(16 * (3 * layer + both))
-    assert got["pipeline_bubble"] == pytest.approx((9 * layer + 3 * 2 * message) / 6)
+    # 12 layers and the ends on 4 stages; two messages a microbatch, half of them with gradients.
+    weights = 12 * float(kind.terms.weight[0]) + float(ends.weight[0])
+    forward = 12 * float(kind.terms.forward[0]) + float(ends.forward[0])
+    inputs = 12 * layer + both - forward - weights
+    # Longer than the weight gradients that could fill half of it: 3 (f + i) - 3 f - 3 w.
+    assert inputs / 2 > weights
+    assert got["pipeline_bubble"] == pytest.approx(3 * ((inputs - weights) / 4 + message))
     assert given_parts(asked, replace(v_shape, vpp=2)) == got
     # The reduction of the first stage carries the head's weights too.
     assert got["dp_comm"] > given_parts(asked, plain)["dp_comm"]

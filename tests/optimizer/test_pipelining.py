@@ -63,6 +63,8 @@ def pipelines(draw: st.DrawFn) -> Question:
     limits: tuple[Limit, ...] = (Limit("cp", "<", 2), Limit("micro_batch", "<", 3))
     if schedules == ("interleaved",):
         limits = (*limits, Limit("vpp", ">", 1))
+    elif schedules is not None and "1f1b" in schedules:
+        limits = (*limits, Limit("vpp", "==", 1))
     splits = "any" if draw(st.integers(0, 6)) else "even"
     question = replace(
         question,

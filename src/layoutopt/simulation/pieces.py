@@ -10,13 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import compute, mamba, offload, sharding, terms
+from layoutopt.costmodel import offload, sharding, terms
 from layoutopt.costmodel.activations import activation_kib, logits_kib, working_kib
 from layoutopt.costmodel.axes import NONE, Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
-from layoutopt.costmodel.machine import machine
-from layoutopt.costmodel.shares import attention_share, dense_share, expert_share, mamba_share
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, is_v, places
 from layoutopt.units import KIB
@@ -175,7 +173,7 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
         sp=flags,
         cp_kind=CP_KINDS.index(layout.cp_kind),
     )
-    weight = weight_gradient_s(job, axes, _one(cost.compute.backward))
+    weight = _one(cost.weight)
     parts = ("tp_comm", "cp_comm", "ep_comm")
     comm = {part: getattr(cost, part) for part in parts}
     wires = _sharding(job, axes)
@@ -208,32 +206,6 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
         offload_s=_one(moved) if layout.offload_activations else 0.0,
         parked_kib=int(parked[0]),
     )
-
-
-def weight_gradient_s(job: Job, axes: Axes, backward_s: float) -> float:
-    """Seconds of a layer's weight gradients: half of the backward pass of its matrix products.
-
-    Attention's core and elementwise work have none (Qi et al. 2023, table 1). Never more than the
-    layer's whole backward pass, which the host may bound. Frozen weights have no gradients, and
-    those of adapters are left in the pass.
-    """
-    if job.training.lora:
-        return 0.0
-    rates = machine(job)
-    tokens = terms.tokens_per_gpu(job, axes.cp, axes.micro_batch)
-    model = job.model
-    dense, attention = dense_share(model), attention_share(model)
-    products = compute.linear_layers(job, rates, tokens, axes.tp).backward * dense
-    if dense < 1:
-        alone = compute.attention_projections(job, rates, tokens, axes.tp)
-        experts = compute.expert_layers(job, rates, tokens, axes.tp, axes.ep, axes.etp)
-        products = products + (attention - dense) * alone.backward
-        products = products + expert_share(model) * experts.backward
-    if model.mamba is not None:
-        products = (
-            products + mamba_share(model) * mamba.products(job, rates, tokens, axes.tp).backward
-        )
-    return min(_one(products) / 2, backward_s)
 
 
 def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
