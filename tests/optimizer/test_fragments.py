@@ -6,7 +6,7 @@ from dataclasses import replace
 from itertools import pairwise, permutations, product
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel.estimate import estimate
@@ -21,17 +21,11 @@ from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.question import Question
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
+from tests.optimizer.drawn import drawn
 
 EXAMPLES = 220 if FULL else 40
 SEARCHED = 220 if FULL else 12
-RANDOM = settings(
-    derandomize=True,
-    database=None,
-    max_examples=EXAMPLES,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+RANDOM = drawn(EXAMPLES)
 
 
 def tree(sizes: tuple[int, ...], first: int = 0, mark: str = "leaf") -> tuple[Switch, ...]:
@@ -138,7 +132,7 @@ def test_chunks_are_those_that_some_order_of_nodes_has(switches: tuple[Switch, .
             )
 
 
-@settings(RANDOM, max_examples=SEARCHED)
+@drawn(SEARCHED)
 @given(trees(), st.sampled_from((1e7, 1e9, 1e10)), st.sampled_from((1, 3)))
 def test_search_on_a_fragment_equals_trying_everything(
     switches: tuple[Switch, ...], spine: float, zero_stage: int

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.errors import InputError
@@ -32,6 +32,7 @@ from tests.builders import (
     small_model,
     small_question,
 )
+from tests.optimizer.drawn import drawn
 from tests.optimizer.solving import bare_answer
 
 TABLES = {
@@ -60,14 +61,7 @@ def asked() -> tuple[Question, ...]:
     """The first questions of the random set."""
     found: list[Question] = []
 
-    @settings(
-        derandomize=True,
-        database=None,
-        max_examples=110,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(110)
     @given(questions())
     def collect(question: Question) -> None:
         found.append(question)
@@ -89,14 +83,7 @@ def sampled(lifted: str, count: int) -> list[Question]:
     """Questions whose framework has what ``lifted`` names."""
     found: list[Question] = []
 
-    @settings(
-        derandomize=True,
-        database=None,
-        max_examples=count,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(count)
     @given(extended(lifted))
     def collect(question: Question) -> None:
         found.append(question)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel.model import Moe
@@ -18,6 +18,7 @@ from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.verify import broken
 from tests.builders import small_cluster, small_model, small_question, with_memory
 from tests.conftest import FULL
+from tests.optimizer.drawn import drawn
 
 EXAMPLES = 240 if FULL else 12
 MOST = 250
@@ -80,14 +81,7 @@ def test_search_of_pipelines_equals_trying_everything() -> None:
     fits, and that are infeasible."""
     seen: Counter[str] = Counter()
 
-    @settings(
-        derandomize=True,
-        database=None,
-        max_examples=EXAMPLES,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(EXAMPLES)
     @given(pipelines())
     def check(question: Question) -> None:
         assume(space_of(replace(question, pipeline=USUAL)).candidates)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel.estimate import estimate
@@ -18,6 +18,7 @@ from layoutopt.optimizer.search import objective_of, search
 from layoutopt.units import KIB
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
+from tests.optimizer.drawn import drawn
 from tests.optimizer.pool_twin import cheapest
 
 EXAMPLES = 220 if FULL else 16
@@ -93,14 +94,7 @@ def mixed_questions(draw: st.DrawFn) -> Question:
     )
 
 
-@settings(
-    derandomize=True,
-    database=None,
-    max_examples=EXAMPLES,
-    deadline=None,
-    phases=[Phase.generate],
-    suppress_health_check=list(HealthCheck),
-)
+@drawn(EXAMPLES)
 @given(mixed_questions())
 def test_search_on_pools_equals_trying_everything(question: Question) -> None:
     outcome, slow = search(question), cheapest(question)

@@ -6,7 +6,7 @@ import time
 from collections import Counter
 
 import pytest
-from hypothesis import HealthCheck, Phase, given, settings
+from hypothesis import given
 
 from layoutopt.costmodel.layout import Layout
 from layoutopt.errors import InputError
@@ -19,6 +19,7 @@ from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.verify import broken
 from tests.builders import NARROW, extended, questions
 from tests.conftest import FULL
+from tests.optimizer.drawn import drawn
 
 EXAMPLES = 320 if FULL else 24
 WIDER = 200 if FULL else 5
@@ -29,14 +30,7 @@ def test_search_equals_trying_everything() -> None:
     """At least a quarter of the questions infeasible, and a quarter bound by memory."""
     seen: Counter[str] = Counter()
 
-    @settings(
-        derandomize=True,
-        database=None,
-        max_examples=EXAMPLES,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(EXAMPLES)
     @given(questions())
     def check(question: Question) -> None:
         slow = try_everything(question)
@@ -64,14 +58,7 @@ def test_search_equals_trying_everything_in_a_wider_space(lifted: str) -> None:
     """A few questions a capability of the framework, 200 in full; some choose what it adds."""
     used: Counter[bool] = Counter()
 
-    @settings(
-        derandomize=True,
-        database=None,
-        max_examples=WIDER,
-        deadline=None,
-        phases=[Phase.generate],
-        suppress_health_check=list(HealthCheck),
-    )
+    @drawn(WIDER)
     @given(extended(lifted))
     def check(question: Question) -> None:
         slow = try_everything(question)
