@@ -8,6 +8,7 @@ Standard library alone, because scripts/check reads README's commands before any
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import shutil
@@ -25,6 +26,8 @@ _VALUE = re.compile(r"<!-- value: (\S+) -->(.*?)<!-- end -->", re.DOTALL)
 _PICTURE = re.compile(r"!\[[^]]*\]\((?!https?:)([^)]+)\)")
 _CONTINUED = re.compile(r"[ \t]*\n {10,}(?=\S)")
 _WALL_SECONDS = re.compile(r"\d+\.\d+ s\)$", re.MULTILINE)
+_JOB = re.compile(r"\A\d+$", re.MULTILINE)
+"""A job's id, alone on the first line."""
 ELISION = "..."
 """A line of an output block that stands for any number of lines."""
 
@@ -85,6 +88,20 @@ def _calls_of(path: Path, block: str, first_line: int) -> Iterator[Call]:
         yield Call(path, start, command.rstrip(), output)
 
 
+def shell_lines(path: Path) -> list[Call]:
+    """Every command line of the page's ``sh`` blocks that are no files; nothing is printed."""
+    text = path.read_text(encoding="utf-8")
+    found = []
+    for fence in _FENCE.finditer(text):
+        if fence[1] != "sh" or fence[2].startswith("file="):
+            continue
+        first = text.count("\n", 0, fence.start(3)) + 1
+        for number, line in enumerate(re.sub(r"\\\n\s*", " ", fence[3]).splitlines(), first):
+            if line.strip() and not line.startswith("#"):
+                found.append(Call(path, number, line, ""))
+    return found
+
+
 def files(path: Path) -> dict[str, str]:
     """Files that a page shows: fenced blocks whose info line says ``file=NAME``."""
     text = path.read_text(encoding="utf-8")
@@ -124,6 +141,11 @@ def run(call: Call, folder: Path) -> str:
     return done.stdout
 
 
+def needs_slurm(call: Call) -> bool:
+    """The command submits: where no Slurm runs (SLURM_CONF) its output is left as it is."""
+    return call.command.startswith("layoutopt submit")
+
+
 def pictures(path: Path) -> list[Path]:
     """Pictures of this tree that the page shows and that one of its commands draws."""
     commands = " ".join(call.command for call in calls(path))
@@ -132,8 +154,8 @@ def pictures(path: Path) -> list[Path]:
 
 
 def normal(text: str) -> str:
-    """``text`` without what differs from run to run: wall seconds, and lines wrapped by them."""
-    joined = _CONTINUED.sub(" ", text.strip("\n"))
+    """``text`` without what differs from run to run: wall seconds, lines they wrap, job ids."""
+    joined = _JOB.sub("N", _CONTINUED.sub(" ", text.strip("\n")))
     lines = (line.rstrip() for line in _WALL_SECONDS.sub("N s)", joined).splitlines())
     return "\n".join(lines)
 
@@ -156,6 +178,9 @@ def pasted(path: Path, folder: Path) -> str:
     """The page with fresh output in its blocks, except where the old output still agrees."""
     text = path.read_text(encoding="utf-8")
     for call in calls(path):
+        if needs_slurm(call) and "SLURM_CONF" not in os.environ:
+            print(f"as it was {call.name}: it needs Slurm", file=sys.stderr)
+            continue
         printed = run(call, folder)
         if agrees(printed, call.output):
             continue
@@ -193,6 +218,24 @@ def with_values(text: str, value_of: Callable[[str], str]) -> str:
     )
 
 
+@contextlib.contextmanager
+def slurm_running(folder: Path) -> Iterator[None]:
+    """The one-machine Slurm of the tests, where Slurm is installed and this is root."""
+    place = f"{os.environ['PATH']}:/usr/sbin:/sbin"
+    if os.geteuid() != 0 or not shutil.which("slurmctld", path=place):
+        yield
+        return
+    scripts, state = ROOT / "tests" / "schedulers" / "one_machine", folder / "slurm"
+    env = {**os.environ, "PATH": place, "LUA": "0", "PLUGINS": str(folder), "CTLD_PORT": "26937"}
+    subprocess.run(["bash", scripts / "up.sh", state], env=env, check=True, timeout=60)
+    os.environ["SLURM_CONF"] = str(state / "etc" / "slurm.conf")
+    try:
+        yield
+    finally:
+        del os.environ["SLURM_CONF"]
+        subprocess.run(["bash", scripts / "down.sh", state], env=env, check=True, timeout=60)
+
+
 def paste(paths: list[Path]) -> None:
     """Renews the pages in place and says which changed."""
     sys.path.insert(0, str(ROOT))
@@ -200,7 +243,9 @@ def paste(paths: list[Path]) -> None:
 
     for path in paths:
         old = path.read_text(encoding="utf-8")
-        with tempfile.TemporaryDirectory() as folder:
+        with tempfile.TemporaryDirectory() as folder, contextlib.ExitStack() as open_until:
+            if any(map(needs_slurm, calls(path))) and "SLURM_CONF" not in os.environ:
+                open_until.enter_context(slurm_running(Path(folder)))
             new = with_values(pasted(path, Path(folder)), value_of)
             for picture in pictures(path):
                 shutil.copyfile(Path(folder) / picture.name, picture)

@@ -17,6 +17,7 @@ from tests.docblocks import (
     calls,
     files,
     marked_command,
+    needs_slurm,
     normal,
     pages,
     pictures,
@@ -32,7 +33,9 @@ CLI_PAGE = (ROOT / "docs" / "cli.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
 
 
-@pytest.mark.parametrize("call", CALLS, ids=lambda call: call.name)
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if not needs_slurm(call)], ids=lambda call: call.name
+)
 def test_a_page_shows_what_its_command_prints(call: Call, tmp_path: Path) -> None:
     printed = run(call, tmp_path)
     assert agrees(printed, call.output), (

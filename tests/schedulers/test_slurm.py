@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.docblocks import Call, agrees, calls, needs_slurm, pages, run
+
 pytestmark = [pytest.mark.tree, pytest.mark.slurm]
 
 HERE = Path(__file__).parent / "one_machine"
@@ -98,6 +100,21 @@ def test_submit_reads_nodes_solves_and_the_job_sees_its_layout(slurm: Slurm) -> 
     assert "LAYOUT_GPUS=16" in printed
     assert "LAYOUT_NODES=2" in printed
     assert "again=16" in printed  # layoutopt env, inside the job
+
+
+@pytest.mark.parametrize(
+    "call",
+    [call for page in pages() for call in calls(page) if needs_slurm(call)],
+    ids=lambda call: call.name,
+)
+def test_a_page_shows_what_submit_prints(
+    slurm: Slurm, call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("SLURM_CONF", "PATH"):
+        monkeypatch.setenv(name, slurm.env[name])
+    printed = run(call, tmp_path)
+    assert agrees(printed, call.output), f"{call.name} prints something else:\n{printed}"
+    slurm.run("scancel", printed.split()[0])
 
 
 def test_a_dry_run_prints_the_command_and_submits_nothing(slurm: Slurm) -> None:

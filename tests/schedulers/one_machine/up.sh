@@ -62,7 +62,7 @@ half=$((NODES/2)); [ "$half" -lt 1 ] && half=1
   [ "$NODES" -gt 1 ] && echo "SwitchName=leaf2 Nodes=n[$((half+1))-$NODES]" && echo "SwitchName=spine Switches=leaf[1-2]"; true; } > "$S/etc/topology.conf"
 mkdir -p "$S/dev"; for g in $(seq 0 $((GPUS-1))); do : > "$S/dev/gpu$g"; done   # any existing path satisfies File=
 echo "Name=gpu Type=$GPU_TYPE File=$S/dev/gpu[0-$((GPUS-1))]" > "$S/etc/gres.conf"
-cp "$PLUGINS"/*.lua "$S/etc/"
+[ "$LUA" = 1 ] && cp "$PLUGINS"/*.lua "$S/etc/"
 export SLURM_CONF="$S/etc/slurm.conf"
 /usr/sbin/slurmctld -c -f "$SLURM_CONF"
 for i in $(seq 1 "$NODES"); do /usr/sbin/slurmd -N "n$i" -f "$SLURM_CONF"; done
