@@ -15,6 +15,7 @@ from typing import Any
 
 from layoutopt.costmodel.axes import ints
 from layoutopt.costmodel.defaults import default_layout_values
+from layoutopt.costmodel.framework_rules import one_sequence_packed
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.rules import Broken, broken_rules, divisors, sharding_fits
@@ -36,6 +37,7 @@ DECIDED_BY: Mapping[str, tuple[str, ...]] = {
     "a_layer_per_stage": ("pp",),
     "even_chunks": ("pp", "vpp"),
     "framework_stages": ("pp", "vpp"),
+    "framework_packs": ("micro_batch",),
     "framework_shards": ("pp", "zero_stage"),
     "experts_divide": ("ep", "pp"),
     "framework_experts": ("tp",),
@@ -72,6 +74,8 @@ def _values(job: Job) -> dict[str, tuple[int, ...]]:
     """What each axis is tried at: divisors, before any rule."""
     model, gpus = job.model, divisors(job.gpus)
     experts = model.moe.experts if model.moe else 1
+    # Only where a rule looks at it by itself: other values are refused by their products alone.
+    packs = {"micro_batch": divisors(job.training.global_batch)} if one_sequence_packed(job) else {}
     return {
         "tp": tuple(n for n in gpus if n <= model.heads),
         "cp": tuple(n for n in gpus if n <= job.training.seq_len),
@@ -80,6 +84,7 @@ def _values(job: Job) -> dict[str, tuple[int, ...]]:
         "ep": divisors(experts),
         "zero_stage": (0, 1, 2, 3),
         "microbatches": divisors(job.training.global_batch),
+        **packs,
     }
 
 

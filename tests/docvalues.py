@@ -14,6 +14,7 @@ from benchmarks.headline import Figure, headline, is_dense, step_errors
 from benchmarks.results_file import newest
 from layoutopt.costmodel import checkpoint
 from layoutopt.costmodel import defaults as layout_defaults
+from layoutopt.costmodel.linears import USUAL_RANK
 from layoutopt.costmodel.software import Software, software, software_names
 from layoutopt.hardware_profiles.defaults import defaults as cluster_defaults
 from layoutopt.inputs import defaults
@@ -163,6 +164,10 @@ VALUES: dict[str, Callable[[], str]] = {
     "default.precision": lambda: f"`{defaults.PRECISION}`",
     "default.seq_len": lambda: f"{defaults.SEQ_LEN:,}",
     "default.batch": _batch_rule,
+    "default.finetune_seq_len": lambda: f"{defaults.FINETUNE_SEQ_LEN:,}",
+    "default.finetune_batch": lambda: f"{defaults.FINETUNE_BATCH}",
+    "default.finetune_steps": lambda: f"{defaults.FINETUNE_STEPS:,}",
+    "default.lora_rank": lambda: f"{USUAL_RANK}",
     "default.gpus_per_sequence": lambda: f"{defaults.GPUS_PER_SEQUENCE}",
     "default.tokens": lambda: f"{defaults.TOKENS_PER_PARAMETER}",
     "default.micro_batch": lambda: f"{layout_defaults.MICRO_BATCH}",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -85,7 +87,7 @@ def test_experts_of_megatron_bridge_take_adapters_of_attention() -> None:
         answer(**asked, lora_targets="all")
 
 
-def test_megatron_bridge_packs_one_sequence_a_microbatch() -> None:
+def test_megatron_bridge_packs_one_sequence_a_microbatch(tmp_path: Path) -> None:
     asked: dict[str, Any] = {
         "framework": "megatron-bridge",
         "finetune": "full",
@@ -93,9 +95,13 @@ def test_megatron_bridge_packs_one_sequence_a_microbatch() -> None:
     }
     with pytest.raises(RuleError, match="microbatches of one sequence"):
         answer(**asked, layout="tp=2,dp=4,micro_batch=2")
-    best = layoutopt.solve(model="8B", gpus=8, **asked)
+    refused = tmp_path / "refused.jsonl"
+    best = layoutopt.solve(model="8B", gpus=8, rejected=refused, **asked)
     assert best.layout is not None
     assert best.layout.micro_batch == 1
+    said = [json.loads(line) for line in refused.read_text("utf-8").splitlines()]
+    packs = [one["layout"]["micro_batch"] for one in said if one["rule"] == "framework_packs"]
+    assert packs == [2, 4, 8, 16, 32, 64]
 
 
 def test_a_zero_bubble_is_no_choice_with_adapters() -> None:

@@ -94,3 +94,13 @@ def test_documents_as_long_as_sequences_change_nothing() -> None:
     assert mine is not None
     assert its is not None
     assert (mine.layout, mine.step, mine.run) == (its.layout, its.step, its.run)
+
+
+def test_one_packed_sequence_a_microbatch_is_searched_as_it_is_tried() -> None:
+    question = small_question(small_model(layers=2), gpus=2, batch=4, framework="megatron-bridge")
+    packed = tuned(question, finetune="full", documents=DOCUMENTS)
+    slow = try_everything(packed)
+    compare(packed, search(packed), slow)
+    assert slow.plan is not None
+    assert slow.plan.layout.micro_batch == 1
+    assert slow.search.candidates < try_everything(question).search.candidates
