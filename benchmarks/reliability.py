@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import yaml
 
 from benchmarks.results_file import ROOT
 from layoutopt.costmodel.checkpoint import PLANNED_PER_FAILURE, Recovery
@@ -29,6 +30,8 @@ PAGE = ROOT / "docs" / "reliability.md"
 BEGIN, END = "<!-- published runs -->\n", "<!-- end of published runs -->\n"
 LLAMA = "llama3-405b"
 RUNS = 2000
+CHECKPOINT_BYTES = 14
+"""A parameter: 16-bit weights, fp32 master and moments."""
 STEP_S = 5.0
 """Of runs whose step time does not matter: the interval is chosen or given."""
 USUAL = Recovery()
@@ -109,124 +112,59 @@ def default_restart_s() -> float:
 
 
 def published(known: dict[str, dict[str, Any]]) -> list[Published]:
-    """The runs of the table."""
-    usual = default_restart_s()
-    llama, bloom = known[LLAMA], known["bloom-176b"]
-    log, rsc = known["opt-175b-logbook"], known["meta-rsc1"]
-    huge = known["fthsdp-100k"]
-    llama_write = 405e9 * 14 / 2e12
-    opt_ideal = 300e9 * 6 * 175e9 / (147e12 * 992) / DAY
-    bloom_ideal = 366e9 / (2048 * 2048) * 105 / DAY
-    rsc_mtbf = 1000 / rsc["failures_per_1000_node_days"] * DAY
-    nodes_12k = 12_000 / 8
-    return [
-        Published(
-            "Llama 3 405B, 16,384 GPUs",
-            LLAMA,
-            "> 90%",
-            llama["mtbf_hours"] * HOUR,
-            llama_write,
-            usual + llama_write,
-            llama["period_days"],
-            "14 bytes a parameter at the stated 2 TB/s; synchronous saves; default restart",
-        ),
-        Published(
-            "MegaScale, over 10,000 GPUs",
-            "megascale-10k",
-            "> 90%",
-            21 * DAY / 100,
-            10.0,
-            900.0,
-            21,
-            '"several weeks" as three; the stated bound of 15 minutes to recover; saves of 10 s',
-        ),
-        Published(
-            "OPT-175B, final run",
-            "opt-175b-logbook",
-            f"{opt_ideal / log['period_days']:.0%}",
-            log["mtbf_hours"] * HOUR,
-            175e9 * 14 / 256e9,
-            usual,
-            opt_ideal,
-            "ideal time: 300B tokens at the paper's 147 TFLOP/s on 992 GPUs; default storage and "
-            "restart, though many restarts were made by hand",
-        ),
-        Published(
-            "the same, 2 h to restart",
-            "opt-175b-logbook",
-            f"{opt_ideal / log['period_days']:.0%}",
-            log["mtbf_hours"] * HOUR,
-            175e9 * 14 / 256e9,
-            2 * HOUR,
-            opt_ideal,
-            "as above; two hours, until a person has noticed, are chosen to agree",
-        ),
-        Published(
-            "BLOOM-176B, 384 GPUs",
-            "bloom-176b",
-            f"{bloom_ideal / bloom['period_days']:.0%}",
-            bloom["mtbf_hours"] * HOUR,
-            bloom["checkpoint_write_s"],
-            usual,
-            bloom_ideal,
-            "ideal time: 366B tokens in steps of 105 s; default restart. The 118 days also hold "
-            "the batch ramp, a time on half the nodes, and three hangs of 6 to 18 h",
-            interval_s=bloom["checkpoint_interval_s"],
-        ),
-        Published(
-            "ByteRobust, dense job, 9,600 GPUs",
-            "byterobust-9600",
-            "97%",
-            job_mtbf_s(419 / (54 * 24 * 16384), 9600),
-            10.0,
-            180.0,
-            known["byterobust-9600"]["period_days"],
-            "Llama 3's failure rate; background saves with a stall of 0.04 s; 3 minutes to recover "
-            "on warm stand-bys",
-            stall_s=0.04,
-        ),
-        Published(
-            "100,000 GPUs, full restarts",
-            "fthsdp-100k",
-            "44%",
-            huge["mtbf_hours"] * HOUR,
-            10.0,
-            usual,
-            30,
-            "saves of 10 s; default restart; published figure second-hand",
-        ),
-        Published(
-            "Meta RSC-1, 12,000 GPUs",
-            "meta-rsc1",
-            "not good",
-            rsc_mtbf / nodes_12k,
-            rsc["checkpoint_write_s"],
-            usual,
-            60,
-            "the paper's 300 s to save; it says that a good ratio takes one of the next two rows, "
-            "without a figure for good",
-        ),
-        Published(
-            "the same, saves of 10 s",
-            "meta-rsc1",
-            "good",
-            rsc_mtbf / nodes_12k,
-            10.0,
-            usual,
-            60,
-            "as the paper asks",
-        ),
-        Published(
-            "the same, 1 failure per 1,000 node-days",
-            "meta-rsc1",
-            "good",
-            1000 * DAY / nodes_12k,
-            rsc["checkpoint_write_s"],
-            usual,
-            60,
-            "as the paper asks",
-        ),
-    ]
+    """The runs of the table (reliability.yaml), with figures of their records in ``known``."""
+    rows = yaml.safe_load((ROOT / "benchmarks" / "reliability.yaml").read_text("utf-8"))
+    return [_run(row, known) for row in rows]
+
+
+def _run(row: dict[str, Any], known: dict[str, dict[str, Any]]) -> Published:
+    record = known[row["record"]]
+
+    def figures(part: str) -> dict[str, Any]:
+        """With words replaced by the record's figures; another record's name stays."""
+        told = row.get(part, {})
+        return {key: record.get(v, v) if isinstance(v, str) else v for key, v in told.items()}
+
+    save, restart, days = figures("save"), figures("restart"), _days(figures("length"))
+    write_s = save.get("seconds")
+    if write_s is None:
+        write_s = CHECKPOINT_BYTES * save["parameters"] / save["bytes_per_s"]
+    restart_s = restart.get("seconds", default_restart_s())
+    return Published(
+        name=row["name"],
+        record=row["record"],
+        published=row.get("published") or f"{days / record['period_days']:.0%}",
+        mtbf_s=_mtbf_s(figures("mtbf"), known),
+        write_s=write_s,
+        restart_s=restart_s + (write_s if restart.get("and_load") else 0.0),
+        days=days,
+        assumed=row["assumed"],
+        stall_s=save.get("stall_s"),
+        interval_s=save.get("interval_s"),
+    )
+
+
+def _mtbf_s(told: dict[str, Any], known: dict[str, dict[str, Any]]) -> float:
+    """Seconds between failures of the job."""
+    if "hours" in told:
+        return float(told["hours"]) * HOUR
+    if "nodes" in told:
+        return 1000 * DAY / float(told["per_1000_node_days"]) / float(told["nodes"])
+    if "failures" in told:
+        return float(told["days"]) * DAY / float(told["failures"])
+    other = known[told["like"]]
+    gpu_hours = other["period_days"] * 24 * other["gpus"]
+    return job_mtbf_s(other["unexpected_interruptions"] / gpu_hours, told["gpus"])
+
+
+def _days(told: dict[str, Any]) -> float:
+    """Ideal time of the run."""
+    if "days" in told:
+        return float(told["days"])
+    if "step_s" in told:
+        return float(told["tokens"] / told["batch_tokens"] * told["step_s"]) / DAY
+    flops = 6 * told["tokens"] * told["parameters"]
+    return float(flops / (told["flops_per_s"] * told["gpus"])) / DAY
 
 
 def published_table(runs: Sequence[Published]) -> list[str]:
