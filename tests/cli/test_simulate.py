@@ -149,6 +149,7 @@ def test_failure_rates_reach_estimate(run: Run) -> None:
         (("--mtbf", "3h", "--failure-rate", "3"), "give one of them"),
         (("--failure-rate", "often"), "failures per 1,000 node-days"),
         (("--mtbf", "0s"), "above 0"),
+        (("--mtbf", "2h..6h"), "one time, not the range"),
         (("--failures", "weibul:0.7"), "no distribution and no file"),
         (("--failures", "weibull:0"), "below 0.1"),
         (("--tier", "tape"), "tier"),
@@ -167,6 +168,22 @@ def test_wrong_options_of_runs_are_refused_in_words(
     assert ran.code == 2
     assert words in ran.err
     check(ran.json, "error")
+
+
+def test_runs_on_several_pools_fail_as_estimate_says(run: Run) -> None:
+    """Half the nodes of one pool: the time between failures of the GPUs that are used, and --mtbf
+    on every pool. A step on several pools is refused: the step simulator knows one GPU type."""
+    machine = ("--model", "8B", "--cluster", "docs/examples/mixed.yaml", "--tokens", "1T")
+    layout = ("--layout", "tp=8,pp=2,dp=64,pools_per_stage=2*a100", "--json")
+    for options in ((), ("--mtbf", "2h")):
+        told = run("estimate", *machine, *layout, *options).json
+        seen = run("simulate", *machine, *layout, "--run", "--runs", "200", *options).json
+        closed = told["run"]["wall_time_s"]
+        assert seen["closed_form"]["wall_time_s"] == pytest.approx(closed)
+        assert seen["run"]["wall_time_s"] == pytest.approx(closed, rel=0.01)
+    refused = run("simulate", *machine, *layout)
+    assert refused.code == 2
+    assert "several pools" in refused.err
 
 
 def test_options_of_runs_need_run(run: Run) -> None:

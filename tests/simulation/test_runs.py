@@ -35,7 +35,8 @@ def test_closed_form_and_simulation_agree(mtbf_s: float, write_s: float, stall_s
     takes half as long as the time between failures that many runs take a minute: they are of the
     full count, and the sample allows for its own interval."""
     hard = write_s >= mtbf_s / 2
-    periods, runs = (100, 16_000) if hard and FULL else (30, 1000) if hard else (250, 2000)
+    many = 16_000 if stall_s == write_s else 24_000
+    periods, runs = (100, many) if hard and FULL else (30, 1000) if hard else (250, 2000)
     k = int(best_interval_steps(STEP_S, 10**9, write_s, stall_s, mtbf_s))
     steps = k * max(1, int(periods * mtbf_s / (k * STEP_S)))
     tier = Tier("shared", k, write_s, stall_s, load_s=0.0)

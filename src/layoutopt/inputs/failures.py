@@ -22,7 +22,8 @@ _NUMBER = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?")
 def with_failures(
     options: Mapping[str, Any], cluster: Cluster, gpus: int, notebook: Notebook
 ) -> Cluster:
-    """``cluster`` with the failure rate that the options state; as it is where they state none."""
+    """``cluster`` with the failure rate that the options state, on each of its pools too; as it is
+    where they state none."""
     mtbf, rate = options.get("mtbf"), options.get("failure_rate")
     if mtbf is None and rate is None:
         return cluster
@@ -32,15 +33,28 @@ def with_failures(
             field="failure_rate",
             value=str(rate),
         )
-    if mtbf is not None:
-        per_gpu_hour = HOUR / read_seconds(mtbf, "mtbf") / gpus
-    else:
-        nodes = gpus / cluster.gpus_per_node
-        per_gpu_hour = read_rate(rate) / 1000 * nodes / (DAY / HOUR) / gpus
+    if isinstance(mtbf, str) and ".." in mtbf:
+        raise InputError(
+            f"mtbf takes one time, not the range {mtbf[:40]!r}; ask for each of its ends by itself",
+            field="mtbf",
+            value=mtbf[:40],
+            nearest=tuple(end for end in mtbf[:40].split("..") if end),
+        )
+
+    def per_gpu_hour(nodes_of: Cluster) -> float:
+        if mtbf is not None:
+            return HOUR / read_seconds(mtbf, "mtbf") / gpus
+        return read_rate(rate) / 1000 / (DAY / HOUR) / nodes_of.gpus_per_node
+
     notebook.filled[:] = [
         entry for entry in notebook.filled if entry.option != "cluster.failures_per_gpu_hour"
     ]
-    return cluster.model_copy(update={"failures_per_gpu_hour": per_gpu_hour})
+    pools = tuple(
+        pool.model_copy(update={"failures_per_gpu_hour": per_gpu_hour(pool)})
+        for pool in cluster.pools
+    )
+    told = {"failures_per_gpu_hour": per_gpu_hour(cluster)}
+    return cluster.model_copy(update={**told, "pools": pools} if pools else told)
 
 
 def read_degraded(options: Mapping[str, Any], job: Job) -> int | None:

@@ -11,6 +11,7 @@ from typing import Any, TextIO
 from layoutopt import units
 from layoutopt.costmodel.checkpoint import recovery_of
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.mixed import whole_job
 from layoutopt.costmodel.reliability import job_mtbf_s
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InputError
@@ -93,6 +94,9 @@ def _plan(
     options: Mapping[str, Any], request: EstimateRequest, plan: Estimate, failures: str
 ) -> RunPlan:
     job = request.job
+    if job.cluster.pools:
+        # As estimate has it: the GPUs that the layout uses, with the mean of their failure rates.
+        job = whole_job(job, request.layout)
     recovery = recovery_of(job)
     mtbf = job_mtbf_s(job.cluster.failures_per_gpu_hour, job.gpus)
     spares = options.get("spares")
