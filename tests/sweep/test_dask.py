@@ -69,7 +69,9 @@ def test_a_killed_worker_changes_no_row(cluster: DaskCluster, tmp_path: Path) ->
                 kill(first)
             yield found
 
-    spec = spec_of(axes={"gpus": [8, 16, 24, 32, 50], "fix.tp": [4]})
+    # On a busy machine a search that runs out of time would answer "feasible".
+    fixed = {"model": "8B", "time_limit": 600}
+    spec = spec_of(axes={"gpus": [8, 16, 24, 32, 50], "fix.tp": [4]}, fixed=fixed)
     summary = run_sweep(spec, tmp_path / "dask-results", distributed_engine)
     run_sweep(spec, tmp_path / "local", here)
     assert summary.solved == 5
@@ -77,6 +79,25 @@ def test_a_killed_worker_changes_no_row(cluster: DaskCluster, tmp_path: Path) ->
         assert answers(mine) == answers(other)
         assert {row["solves"] for row in answers(mine)} == {1}
         assert mine.statuses() == {"optimal": 4, "refused": 1}
+
+
+def test_rows_that_a_worker_took_with_it_are_solved_again(
+    cluster: DaskCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The only worker has finished rows that nobody has fetched when it is killed."""
+    monkeypatch.setattr(engine, "solve_task", tasks.slow)
+    for worker in cluster.workers:
+        kill(worker)
+    alone = cluster.start_worker()
+    given = [task_of(point) for point in points(axes=SIX)]
+    found: list[tuple[str, Any]] = []
+    for key, row in solve_on_dask(given, cluster.address, 1):
+        if not found:
+            time.sleep(1.3)
+            kill(alone)
+            cluster.start_worker()
+        found.append((key, row["gpus"]))
+    assert sorted(found) == sorted((t.key, t.options["gpus"]) for t in given)
 
 
 def test_a_point_that_fails_on_a_worker_is_a_row(

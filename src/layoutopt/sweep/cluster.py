@@ -134,6 +134,11 @@ def _rows(client: Client, tasks: list[Task]) -> Iterator[tuple[str, Row]]:
     submit(_AHEAD * _threads(client))
     for future in coming:
         task = flying.pop(future)
+        if future.status in ("pending", "lost") and client.status == "running":
+            # Its worker died with the row before it was fetched: the scheduler does it again.
+            flying[future] = task
+            coming.add(future)
+            continue
         yield task.key, _result(future, task)
         future.release()
         if client.status != "running":
@@ -143,13 +148,18 @@ def _rows(client: Client, tasks: list[Task]) -> Iterator[tuple[str, Row]]:
 
 def _result(future: Future, task: Task) -> Row:
     """The row of a finished future; a point that kills every worker it meets has failed."""
-    from distributed import KilledWorker
+    from distributed import CancelledError, KilledWorker
 
     if future.status in ("cancelled", "lost", "pending"):
         raise _LostError
     if future.status != "error":
-        row: Row = future.result()
-        return row
+        try:
+            row: Row = future.result()
+        except (CancelledError, KilledWorker, OSError, TimeoutError) as gone:
+            if future.status != "error":  # lost on its way here
+                raise _LostError from gone
+        else:
+            return row
     error = future.exception()
     if isinstance(error, ToolError):
         raise error
