@@ -247,12 +247,14 @@ def prediction_input(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Sec
 
 def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Array:
     """Adam over ``parameters_held`` parameters: reads gradient, master weight and two moments,
-    writes the last three and the working copy (16 + 14 bytes), after a pass for the norm."""
+    writes the last three and the working copy (16 + 14 bytes), after a pass for the norm; with
+    launches and waits that do not depend on its size (Efficiency.optimizer_s)."""
     software = job.software
     # fp32 weights are their own master copy: read and written beside the moments.
     working = 2.0 if software.weight_bytes < 4 else 2.0 * software.weight_bytes
     bytes_a_parameter = 2.0 * software.optimizer_bytes + 2 * software.gradient_bytes + working
-    return parameters_held * bytes_a_parameter / machine.memory_bytes_per_s
+    moved = parameters_held * bytes_a_parameter / machine.memory_bytes_per_s
+    return moved + machine.reach.optimizer_s
 
 
 def host_floor(job: Job, machine: Machine, ep: Ints) -> Seconds:

@@ -61,6 +61,9 @@ class Efficiency(Frozen):
     operators; one fused kernel moves half."""
     flash1_speed: float
     """FlashAttention 1 over FlashAttention 2 (Dao 2023, arXiv 2307.08691, figures 4 and 5)."""
+    optimizer_s: float
+    """Seconds of an optimizer step, whatever its size: its launches, and the host's waits for the
+    gradients' norm and the loss."""
     head_dim_half: float
     """Attention rate falls as d / (d + this) with the head width d."""
     context_half: float

@@ -25,6 +25,7 @@ IDEAL: Efficiency = efficiency_of("hopper").model_copy(
         **dict.fromkeys(("context_half", "expert_launches", "grouped_launches"), 0.0),
         "graphed_share": 0.5,
         "scan_rate": 0.1,
+        "optimizer_s": 0.0,
         "biased_expert_bytes": 10.0,
         **dict.fromkeys(("head_dim_half", "cast_bytes", "power_exponent"), 0.0),
         "norm_bytes": 4.0,

@@ -264,6 +264,12 @@ def test_biases_of_experts_cost_passes_over_memory() -> None:
     assert after == pytest.approx(before + 2000 * 256 * 10 / 1e12)
 
 
+def test_an_optimizer_step_costs_something_whatever_its_size() -> None:
+    slow = job(efficiency=IDEAL.model_copy(update={"optimizer_s": 0.02}))
+    none = compute.optimizer_seconds(slow, machine(slow), np.array([0.0]))
+    assert none[0] == pytest.approx(0.02)
+
+
 def test_four_bit_products_are_not_on_the_list() -> None:
     """torchtitan's list names none of them: all are run again, attention is not."""
     asked = job(software=soft(selective_scope="per_op"), precision="nvfp4")
