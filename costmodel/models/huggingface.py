@@ -22,6 +22,8 @@ from layoutopt.costmodel.models.families import (
     NOT_GATED,
     Family,
 )
+from layoutopt.costmodel.models.hybrid import NEMOTRON_H, nemotron_h
+from layoutopt.costmodel.models.keys import Keys
 
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
 HIDDEN = ("hidden_size", "n_embd", "n_embed", "d_model")
@@ -33,51 +35,6 @@ POSITIONS = ("max_position_embeddings", "n_positions", "max_seq_len", "seq_lengt
 EXPERTS = ("num_local_experts", "num_experts", "n_routed_experts", "moe_num_experts")
 TOP_K = ("num_experts_per_tok", "num_experts_per_token", "moe_top_k", "moe_k")
 NESTED = ("text_config", "llm_config", "language_config")
-
-
-class Keys:
-    """The keys of one config, read with checks; knows the file for messages."""
-
-    def __init__(self, config: Mapping[str, Any], file: str, family: Family) -> None:
-        self.config, self.file, self.family = config, file, family
-
-    def find(self, *names: str) -> tuple[str, Any]:
-        """The first of ``names`` with a value (null is none), else the class's default."""
-        for name in names:
-            if self.config.get(name) is not None:
-                return name, self.config[name]
-        for name in names:  # null overrides a class's default, absence does not
-            if name in self.family.defaults and name not in self.config:
-                return name, self.family.defaults[name]
-        return names[0], None
-
-    def count(self, kind: str, *names: str, low: int = 1) -> int | None:
-        """A whole number within low and the limit of its kind, or None where not given."""
-        name, value = self.find(*names)
-        return None if value is None else a_count(self.file, name, value, low, LIMITS[kind])
-
-    def need(self, kind: str, *names: str) -> int:
-        """As ``count``, for a key without which there is no architecture."""
-        value = self.count(kind, *names)
-        if value is None:
-            missing(self.file, names[0], self.config, names)
-        return value
-
-    def flag(self, name: str, default: bool) -> bool:
-        """True or false; null and absent are ``default``."""
-        value = self.find(name)[1]
-        if value is None:
-            return default
-        if not isinstance(value, bool):
-            refuse(self.file, name, value, "neither true nor false", (True, False))
-        return value
-
-    def listed(self, name: str) -> list[Any] | None:
-        """A list, or None where not given."""
-        value = self.find(name)[1]
-        if value is not None and not isinstance(value, list):
-            refuse(self.file, name, value, "not a list")
-        return value
 
 
 def model_from_config(config: Mapping[str, Any], name: str, source_file: str) -> Model:
@@ -92,6 +49,8 @@ def model_from_config(config: Mapping[str, Any], name: str, source_file: str) ->
 def imported(config: Mapping[str, Any], name: str, file: str) -> tuple[Model, str | None]:
     """As ``model_from_config``, with a note where the model class is not one we know."""
     flat = _text_part(config, file)
+    if flat.get("model_type") == NEMOTRON_H:
+        return nemotron_h(flat, name, file), None
     family, note = _family(flat, file)
     keys = Keys(flat, file, family)
     hidden, heads = keys.need("hidden", *HIDDEN), keys.need("heads", *HEADS)
