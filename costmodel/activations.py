@@ -14,6 +14,7 @@ from layoutopt.costmodel.compute import lists_products
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import attention_kernel, fused_norm
 from layoutopt.costmodel.memory_fit import memory_fit
+from layoutopt.costmodel.modules import named
 from layoutopt.costmodel.shares import (
     attention_share,
     blocks_share,
@@ -53,7 +54,7 @@ def activation_kib(
     if job.software.selective_scope == "per_op":
         selective = tokens * _per_op_bytes_a_token(job, tp, share)
     else:
-        selective = whole - tokens * _module_bytes_a_token(job, tp, etp)
+        selective = whole - tokens * _module_bytes_a_token(job, tp, share, etp)
     kept = np.select(
         [recompute == FULL, recompute == SELECTIVE],
         [2.0 * tokens * job.model.hidden / share, selective],
@@ -93,12 +94,8 @@ def _saved_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Ar
     dropout = _dropout_bytes(job) * model.hidden / share
     mlp = dense_share(model) * _mlp_bytes(job, model.ffn / tp, kept.mlp_out)
     if model.moe is not None:
-        moe = model.moe
-        copies = moe.top_k * np.asarray(etp) / tp
-        inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept.mlp_out)
-        routed = copies * ((2.0 + kept.mlp) * model.hidden + inner)
-        shared = _mlp_bytes(job, moe.shared_ffn / tp, kept.mlp_out)
-        mlp = mlp + expert_share(model) * (routed + shared)
+        each = _expert_bytes_a_token(job, tp, etp, kept.mlp, kept.mlp_out)
+        mlp = mlp + expert_share(model) * each
     found = hidden + attention + dropout + mlp
     return found + adapters.saved_bytes_a_token(job, tp, etp) if lora else found
 
@@ -152,19 +149,41 @@ def _score_bytes_a_token(job: Job, tp: Ints) -> Array | float:
     )
 
 
-def _module_bytes_a_token(job: Job, tp: Ints, etp: Ints | int) -> Array:
-    """What selective recompute drops beside the core: MLA's expanded heads and the experts'
-    activation output (Megatron's mla_up_proj and moe_act modules); nothing in a dense model."""
-    model, kept = job.model, inputs_kept(job).mlp_out
+def _module_bytes_a_token(job: Job, tp: Ints, share: Ints, etp: Ints | int) -> Array:
+    """What selective recompute drops beside the core, module by module (modules.named): expanded
+    heads of latent attention, what experts' activations put out, norms' outputs, whole MLPs."""
+    model, names, inputs = job.model, named(job), inputs_kept(job)
+    kept = inputs.mlp_out
     dropped: Array = np.zeros(np.shape(tp))
-    if model.mla is not None:
+    if model.mla is not None and "mla_up_proj" in names:
         score = model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim
         dropped = dropped + 2.0 * model.heads * (2 * score + model.mla.v_head_dim) / tp
-    if model.moe is not None:
+    if "layernorm" in names:
+        norms = 0.0 if job.training.lora else inputs.mlp
+        dropped = dropped + blocks_share(model) * norms * model.hidden / share
+    if "mlp" in names:
+        dropped = dropped + dense_share(model) * _mlp_bytes(job, model.ffn / tp, kept)
+    if model.moe is not None and "moe" in names:
+        each = _expert_bytes_a_token(job, tp, etp, inputs.mlp, kept)
+        return dropped + expert_share(model) * each
+    if model.moe is not None and "moe_act" in names:
         copies = model.moe.top_k * np.asarray(etp) / tp
         act = copies * kept * model.moe.expert_ffn / np.asarray(etp)
         dropped = dropped + expert_share(model) * act
     return dropped
+
+
+def _expert_bytes_a_token(
+    job: Job, tp: Ints, etp: Ints | int, kept_in: float, kept_out: float
+) -> Array:
+    """Copies of routed tokens with their experts' inner tensors, and shared experts'."""
+    moe = job.model.moe
+    if moe is None:
+        return np.zeros(1)
+    copies = moe.top_k * np.asarray(etp) / tp
+    inner = _mlp_bytes(job, moe.expert_ffn / np.asarray(etp), kept_out)
+    shared = _mlp_bytes(job, moe.shared_ffn / tp, kept_out)
+    return np.asarray(copies * ((2.0 + kept_in) * job.model.hidden + inner) + shared)
 
 
 def _per_op_bytes_a_token(job: Job, tp: Ints, share: Ints) -> Array:
@@ -208,7 +227,7 @@ def working_kib(
     if job.software.selective_scope == "per_op":
         selective = again
     else:
-        modules = _module_bytes_a_token(job, tp, etp)
+        modules = _module_bytes_a_token(job, tp, share, etp)
         selective = tokens * (_score_bytes_a_token(job, tp) + modules)
     extra = np.select([recompute == FULL, recompute == SELECTIVE], [again, selective], 0.0)
     return to_kib(gradients + extra + _unsummed_bytes(job, tp, ep, etp))

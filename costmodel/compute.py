@@ -85,12 +85,17 @@ def accumulated_bytes(job: Job) -> float | None:
 
 def linear_layers(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
     """The four products of a dense layer: QKV, attention output, MLP in and out."""
+    projections = attention_projections(job, machine, tokens, tp)
+    return projections + dense_mlp(job, machine, tokens, tp)
+
+
+def dense_mlp(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """Products into and out of a dense MLP."""
     model = job.model
     hidden = float(model.hidden)
     accumulate = accumulated_bytes(job)
-    work = attention_projections(job, machine, tokens, tp)
     up_width = (2.0 if model.gated_mlp else 1.0) * model.ffn / tp
-    work += gemm(machine, tokens, np.asarray(hidden), up_width, accumulate)
+    work = gemm(machine, tokens, np.asarray(hidden), up_width, accumulate)
     return work + gemm(machine, tokens, model.ffn / tp, np.asarray(hidden), accumulate)
 
 
@@ -104,16 +109,28 @@ def attention_projections(job: Job, machine: Machine, tokens: Array, tp: Ints) -
         return work + gemm(machine, tokens, model.q_width / tp, hidden, accumulate)
     mla = model.mla
     latent = np.asarray(float(mla.kv_lora_rank))
-    kv_up = model.heads * (mla.qk_nope_head_dim + mla.v_head_dim) / tp
     work = gemm(machine, tokens, hidden, latent + mla.qk_rope_head_dim, accumulate)
-    work += gemm(machine, tokens, latent, kv_up, accumulate)
+    work += latent_expansions(job, machine, tokens, tp)
     if mla.q_lora_rank:
-        rank = np.asarray(float(mla.q_lora_rank))
-        work += gemm(machine, tokens, hidden, rank, accumulate)
-        work += gemm(machine, tokens, rank, model.q_width / tp, accumulate)
+        work += gemm(machine, tokens, hidden, np.asarray(float(mla.q_lora_rank)), accumulate)
     else:
         work += gemm(machine, tokens, hidden, model.q_width / tp, accumulate)
     return work + gemm(machine, tokens, model.heads * mla.v_head_dim / tp, hidden, accumulate)
+
+
+def latent_expansions(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Seconds:
+    """Products from the latents of multi-head latent attention to its heads (DeepSeek-V2, section
+    2.1): keys and values, and queries where they have a latent."""
+    model, mla = job.model, job.model.mla
+    if mla is None:
+        return ZERO
+    accumulate = accumulated_bytes(job)
+    kv_up = model.heads * (mla.qk_nope_head_dim + mla.v_head_dim) / tp
+    work = gemm(machine, tokens, np.asarray(float(mla.kv_lora_rank)), kv_up, accumulate)
+    if mla.q_lora_rank:
+        rank = np.asarray(float(mla.q_lora_rank))
+        work += gemm(machine, tokens, rank, model.q_width / tp, accumulate)
+    return work
 
 
 def attention_core(job: Job, machine: Machine, sequences: Array, tp: Ints, cp: Ints) -> Seconds:
@@ -241,7 +258,7 @@ def prediction_input(job: Job, machine: Machine, tokens: Array, tp: Ints) -> Sec
     work = embedding(job, machine, tokens)
     norms = 2 * tokens * machine.reach.norm_bytes * hidden / machine.memory_bytes_per_s
     work += Seconds(norms, 2 * norms)
-    accumulate = float(job.software.gradient_bytes)
+    accumulate = accumulated_bytes(job)
     return work + gemm(machine, tokens, np.asarray(2 * hidden), hidden / tp, accumulate)
 
 

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import adapters, collectives, compute, mamba, placement
-from layoutopt.costmodel.axes import FULL, RING, Array, Flags, Ints
+from layoutopt.costmodel import adapters, collectives, compute, mamba, modules, placement
+from layoutopt.costmodel.axes import FULL, RING, SELECTIVE, Array, Flags, Ints
 from layoutopt.costmodel.compute import ZERO, Seconds
 from layoutopt.costmodel.context import context_seconds
 from layoutopt.costmodel.job import Job
@@ -102,7 +102,6 @@ def layer_terms(
     work = compute.elementwise(job, rates, tokens, tp, sp_flags) + products
     if model.mamba is not None:
         work += mamba.mixer(job, rates, tokens, tp).scaled(mamba_share(model))
-    again_work, again_core = compute.recompute_share(job, recompute)
     tp_comm = _tp_comm(job, rates, tokens, tp, recompute)
     floor = compute.host_floor(job, rates, ep)
     if job.training.lora:
@@ -120,12 +119,17 @@ def layer_terms(
         np.maximum(work.forward + core.forward, floor.forward - comm),
         np.maximum(work.backward + core.backward, floor.backward - comm),
     )
+    again_work, again_core = compute.recompute_share(job, recompute)
+    again = again_work * work.forward + again_core * core.forward
+    if job.training.recompute_modules is not None:
+        experts = compute.expert_layers(job, rates, tokens, tp, ep, etp)
+        dispatched = experts.scaled(expert_share(model)).forward + ep_comm.forward
+        named = modules.again_seconds(job, rates, tokens, tp, sp_flags, core, dispatched)
+        again = np.where(recompute == SELECTIVE, named, again)
     return LayerTerms(
         compute=both,
         # A layer that is run again launches its kernels again, so the floor holds here too.
-        recompute=np.where(
-            recompute == FULL, both.forward, again_work * work.forward + again_core * core.forward
-        ),
+        recompute=np.where(recompute == FULL, both.forward, again),
         tp_comm=tp_comm,
         cp_comm=cp_comm,
         ep_comm=ep_comm,

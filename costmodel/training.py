@@ -18,6 +18,10 @@ CudaGraphs = Literal["none", "layers", "full"]
 """layers: attention, router and what prepares dispatch; full: the whole iteration."""
 
 
+RecomputeModule = Literal["core_attn", "mla_up_proj", "moe_act", "layernorm", "mlp", "moe"]
+"""Parts of a layer that selective recompute runs again, by Megatron Core's names."""
+
+
 class Training(Frozen):
     """One training run. ``global_batch`` counts sequences per optimizer step."""
 
@@ -39,6 +43,8 @@ class Training(Frozen):
     """Whether dispatch and combine run beside another microbatch's compute; None: what the software
     profile does."""
 
+    recompute_modules: tuple[RecomputeModule, ...] | None = None
+    """What selective recompute runs again; None: what the software profile's scope says."""
     finetune: Literal["full", "lora"] | None = None
     """What a run that starts from trained weights trains of them; None: pretraining."""
     lora: Lora | None = None

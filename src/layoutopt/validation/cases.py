@@ -15,14 +15,14 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.models.records import record_model
 from layoutopt.costmodel.software import Software, software_for_record
-from layoutopt.costmodel.training import CudaGraphs, Dispatcher, Training
+from layoutopt.costmodel.training import CudaGraphs, Dispatcher, RecomputeModule, Training
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
 from layoutopt.validation.gaps import likely_recompute, tuned
-from layoutopt.validation.notes import expert_notes
+from layoutopt.validation.notes import expert_notes, recompute_notes
 from layoutopt.validation.records import Record
 
 Figure = Literal["time", "memory", "fit"]
@@ -187,6 +187,7 @@ def _training(record: Record, gpu: Gpu, software: Software, filled: list[str]) -
         attention_kernel(kernel, _flash(record), software),
         None if kernel is None else "+rmsnorm_kernel" in kernel,
         *expert_notes(record.notes),
+        recompute_notes(record.notes),
     )
 
 
@@ -200,6 +201,7 @@ def _cached_training(
     dispatcher: Dispatcher | None,
     cuda_graphs: CudaGraphs | None,
     expert_overlap: bool | None,
+    recompute_modules: tuple[RecomputeModule, ...] | None,
 ) -> Training:
     return Training(
         seq_len=seq_len,
@@ -211,6 +213,7 @@ def _cached_training(
         dispatcher=dispatcher,
         cuda_graphs=cuda_graphs,
         expert_overlap=expert_overlap,
+        recompute_modules=recompute_modules,
     )
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import TypeVar
+from typing import TypeVar, get_args
 
-from layoutopt.costmodel.training import CudaGraphs, Dispatcher
+from layoutopt.costmodel.training import CudaGraphs, Dispatcher, RecomputeModule
 
 _DISPATCHERS: dict[Dispatcher, re.Pattern[str]] = {
     "deduplicated": re.compile(r"\b(?:DeepEP|HybridEP)\b", re.IGNORECASE),
@@ -32,6 +32,17 @@ Word = TypeVar("Word")
 def expert_notes(notes: str) -> tuple[Dispatcher | None, CudaGraphs | None, bool | None]:
     """Dispatcher, CUDA graphs and whether dispatch overlaps; None for what the notes leave out."""
     return _first(_DISPATCHERS, notes), _first(_GRAPHS, notes), _first(_OVERLAPS, notes)
+
+
+_MODULES = re.compile(r"\brecompute[_ ]modules[=:] ?\[?([a-z_]+(?:[, ]+[a-z_]+)*)\]?")
+
+
+def recompute_notes(notes: str) -> tuple[RecomputeModule, ...] | None:
+    """The modules that selective recompute ran again; None where the notes name none we know."""
+    found = _MODULES.search(notes)
+    words = re.split(r"[, ]+", found[1]) if found else []
+    modules = tuple(module for module in get_args(RecomputeModule) if module in words)
+    return modules or None
 
 
 def _first(patterns: Mapping[Word, re.Pattern[str]], notes: str) -> Word | None:
