@@ -12,7 +12,7 @@ from layoutopt.costmodel.axes import SELECTIVE
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.model import Model
-from layoutopt.validation.notes import recompute_notes
+from layoutopt.validation.notes import hybrid_notes, recompute_notes
 from tests.costmodel.cases import EXPERTS, LATENT, SMALL, job, one
 
 
@@ -97,3 +97,16 @@ def test_a_job_that_names_none_follows_its_profile() -> None:
 )  # fmt: skip
 def test_notes_name_modules(notes: str, modules: tuple[str, ...] | None) -> None:
     assert recompute_notes(notes) == modules
+
+
+def test_notes_name_the_blocks_of_a_hybrid() -> None:
+    """Six mixers of twice the width, two attentions and four MLPs of experts; what predicts the
+    next tokens stands behind a slash."""
+    wide = EXPERTS.model_copy(update={"hidden": 256, "mtp_layers": 1})
+    got = hybrid_notes(wide, "MTP layers: 1; hybrid pattern: MEMEM*EMMEM*/*E; x")
+    assert got.mamba is not None
+    assert got.moe is not None
+    assert (got.mamba.layers, got.attention_layers, got.moe.layers) == (6, 2, 4)
+    assert (got.mamba.heads, got.mamba.inner, got.dense_layers) == (8, 512, 0)
+    for notes in ("hybrid pattern: ME", "no pattern"):
+        assert hybrid_notes(wide, notes) is wide, "of another depth, or none"

@@ -22,7 +22,7 @@ from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
 from layoutopt.validation.gaps import likely_recompute, tuned
-from layoutopt.validation.notes import expert_notes, recompute_notes
+from layoutopt.validation.notes import expert_notes, hybrid_notes, recompute_notes
 from layoutopt.validation.records import Record
 
 Figure = Literal["time", "memory", "fit"]
@@ -134,6 +134,7 @@ def _model(record: Record, filled: list[str]) -> Model:
     if model is None:
         raise Incomplete("; ".join(words) or "model shape not given")
     filled.extend(f"model: {word}" for word in words)
+    model = hybrid_notes(model, record.notes)
     note = _PREDICTION_NOTE.search(record.notes)
     if note and not model.mtp_layers:
         return model.model_copy(update={"mtp_layers": int(note[1])})

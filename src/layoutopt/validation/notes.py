@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from typing import TypeVar, get_args
 
+from layoutopt.costmodel.model import Mamba, Model
 from layoutopt.costmodel.training import CudaGraphs, Dispatcher, RecomputeModule
 
 _DISPATCHERS: dict[Dispatcher, re.Pattern[str]] = {
@@ -32,6 +33,34 @@ Word = TypeVar("Word")
 def expert_notes(notes: str) -> tuple[Dispatcher | None, CudaGraphs | None, bool | None]:
     """Dispatcher, CUDA graphs and whether dispatch overlaps; None for what the notes leave out."""
     return _first(_DISPATCHERS, notes), _first(_GRAPHS, notes), _first(_OVERLAPS, notes)
+
+
+_PATTERN = re.compile(r"\bhybrid pattern: ([M*E-]+)(?:/[M*E-]+)*")
+MAMBA_STATE, MAMBA_HEAD, MAMBA_GROUPS = 128, 64, 8
+"""Megatron-LM's defaults of --mamba-state-dim, --mamba-head-dim and --mamba-num-groups; a mixer is
+twice as wide as the hidden state."""
+
+
+def hybrid_notes(model: Model, notes: str) -> Model:
+    """``model`` with the layers that its notes' pattern says, one block each: M a Mamba-2 mixer, *
+    attention, E experts, - a dense MLP. Without a pattern of as many layers, the model itself."""
+    found = _PATTERN.search(notes)
+    blocks = found[1] if found else ""
+    if model.mamba is not None or len(blocks) != model.layers or "M" not in blocks:
+        return model
+    mixers = Mamba(
+        layers=blocks.count("M"),
+        attention_layers=blocks.count("*"),
+        heads=2 * model.hidden // MAMBA_HEAD,
+        head_dim=MAMBA_HEAD,
+        state=MAMBA_STATE,
+        groups=MAMBA_GROUPS,
+    )
+    changed: dict[str, object] = {"mamba": mixers, "norms_per_layer": 1}
+    if model.moe is not None:
+        layers = {"layers": blocks.count("E"), "first_dense_layers": 0}
+        changed["moe"] = model.moe.model_copy(update=layers)
+    return model.model_copy(update=changed)
 
 
 _MODULES = re.compile(r"\brecompute[_ ]modules[=:] ?\[?([a-z_]+(?:[, ]+[a-z_]+)*)\]?")
