@@ -45,6 +45,13 @@ def test_torchtitan_pipeline_of_405b() -> None:
     assert "--training.local_batch_size 64" in text
 
 
+def test_pods_ask_for_the_vendor_s_resource() -> None:
+    for gpu, resource in (("mi300x", "amd.com/gpu"), ("h100", "nvidia.com/gpu")):
+        found = yaml.safe_load(emit(plan_of("tp=8,pp=1", gpu=gpu), "job"))
+        pod = found["spec"]["template"]["spec"]
+        assert pod["containers"][0]["resources"]["limits"] == {resource: "8"}
+
+
 def test_deepspeed_file() -> None:
     plan = plan_of("tp=1,cp=2,cp_kind=ulysses,zero_stage=3", model="8B", framework="deepspeed")
     found = json.loads(emit(plan, "deepspeed"))

@@ -135,7 +135,10 @@ def _program(plan: Plan) -> tuple[list[str], list[str]]:
 
 
 def _resources(plan: Plan) -> dict[str, Any]:
-    count = {"nvidia.com/gpu": str(plan.gpus_a_node)}
+    """The extended resource that the vendor's device plugin offers, as many as a node has."""
+    kinds = {"mi": "amd.com/gpu", "gaudi": "habana.ai/gaudi", "tpu": "google.com/tpu"}
+    kind = next((kinds[one] for one in kinds if plan.gpu.startswith(one)), "nvidia.com/gpu")
+    count = {kind: str(plan.gpus_a_node)}
     return {"requests": count, "limits": dict(count)}
 
 

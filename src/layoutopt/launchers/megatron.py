@@ -121,7 +121,10 @@ def _pipeline(keys: Keys) -> list[Flag]:
 
 
 def _layout_string(keys: Keys, vpp: int) -> str:
-    """``Et*7|t*8|...|t*7L``: chunk c of rank r is part c pp + r, embedding first, loss last."""
+    """``Et*7|t*8|...|t*7L``: chunk c of rank r is part c pp + r, embedding first, loss last.
+
+    A chunk without layers is an empty part, which Megatron's parser takes.
+    """
     stages = keys.plan.stages
     if 0 in stages[1:-1]:
         raise keys.cannot("layers_per_stage", f"a stage of {stages_text(stages)} is empty")
@@ -130,8 +133,6 @@ def _layout_string(keys: Keys, vpp: int) -> str:
     words = ["t" if count == 1 else f"t*{count}" if count else "" for count in parts]
     words[0] = "E" + words[0]
     words[-1] += "m" * keys.plan.model.mtp_layers + "L"
-    if "" in words:
-        raise keys.cannot("layers_per_stage", f"a chunk of {stages_text(stages)} is empty")
     return "|".join(words)
 
 
