@@ -151,7 +151,7 @@ def run_wall_s(
         restart_time_s(job, size_bytes, recovery),
         (recovery or recovery_of(job)).planned_per_failure,
     )
-    return wall + job.training.pauses_s
+    return wall + job.training.pauses_s + job.training.closing_saves * np.asarray(write_s)
 
 
 def run_plan(
@@ -183,6 +183,7 @@ def run_plan(
         (recovery or recovery_of(job)).planned_per_failure,
     )
     ideal, pauses = float(parts.ideal_s), job.training.pauses_s
+    pauses += job.training.closing_saves * write_s
     wall, causes = float(parts.wall_s) + pauses, parts.by_cause()
     checkpoint = Checkpoint(
         interval_steps=k,
@@ -201,19 +202,19 @@ def run_plan(
         overhead_s={**causes, "planned": causes["planned"] + pauses},
         overhead_share=(wall - ideal) / wall,
         expected_interruptions=float(parts.failures),
-        cost_usd=_cost_usd(job, wall),
-        energy_kwh=_energy_kwh(job, wall),
+        cost_usd=cost_usd(job, wall),
+        energy_kwh=energy_kwh(job, wall),
     )
     return checkpoint, run
 
 
-def _cost_usd(job: Job, wall_s: float) -> float | None:
+def cost_usd(job: Job, wall_s: float) -> float | None:
     """GPU-hours of the wall time at the cluster's price; None without a price."""
     price = job.cluster.usd_per_gpu_hour
     return None if price is None else price * job.gpus * wall_s / HOUR
 
 
-def _energy_kwh(job: Job, wall_s: float) -> float | None:
+def energy_kwh(job: Job, wall_s: float) -> float | None:
     """Power of all GPUs over the wall time; None without a power."""
     watts = job.cluster.watts_per_gpu
     return None if watts is None else watts * job.gpus * wall_s / _JOULES_PER_KWH

@@ -56,6 +56,8 @@ class Training(Frozen):
     """Steps between pauses for evaluation; None: there are none."""
     eval_s: float = 0.0
     """Seconds that a pause for evaluation lasts; training stands still."""
+    closing_saves: float = 0.0
+    """Full saves that the run waits for at its end, before the job starts anew (phases.py)."""
 
     @property
     def pauses_s(self) -> float:

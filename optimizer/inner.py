@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -19,19 +20,36 @@ from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.stagewise import Chain, Row, Stagewise
 
 
+@dataclass(frozen=True)
+class Part:
+    """One outer choice of one job."""
+
+    space: Space
+    group: Group
+    place: int
+
+
 def problems_of(space: Space, group: Group, place: int, most_layers: Ints) -> Iterator[Stagewise]:
     """The inner problems of one outer choice: one, or one for each number of layers that all
     stages recompute alike. ``most_layers``: what each stage has room for below the cut-off."""
-    ranges = _layer_ranges(space, group, place, most_layers)
+    for (problem,) in shared_problems((Part(space, group, place),), most_layers):
+        yield problem
+
+
+def shared_problems(parts: Sequence[Part], most_layers: Ints) -> Iterator[tuple[Stagewise, ...]]:
+    """The same for several jobs that run one layout: tables whose rows fit in all of them, with the
+    seconds of each. The choices differ in the number of microbatches alone."""
+    one = parts[0]
+    ranges = _layer_ranges(one.space, one.group, one.place, most_layers)
     if any(not values for values in ranges):
         return
-    if group.variant.counts != "same":
-        yield from _problem(space, group, place, ranges, None)
+    if one.group.variant.counts != "same":
+        yield from _problems(parts, ranges, None)
         return
     # Megatron-LM counts the layers to recompute within a chunk.
-    chunks = int(group.axes.interleaved[place])
+    chunks = int(one.group.axes.interleaved[one.place])
     for number in range(0, max(map(max, ranges)) + chunks, chunks):
-        yield from _problem(space, group, place, ranges, number)
+        yield from _problems(parts, ranges, number)
 
 
 def _layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> list[list[int]]:
@@ -54,29 +72,37 @@ def _layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> 
     return ranges
 
 
-def _problem(
-    space: Space, group: Group, place: int, ranges: list[list[int]], same: int | None
-) -> Iterator[Stagewise]:
+def _problems(
+    parts: Sequence[Part], ranges: list[list[int]], same: int | None
+) -> Iterator[tuple[Stagewise, ...]]:
     """The rows that fit; nothing where a stage has none."""
+    group = parts[0].group
     stage, layers, again = _combinations(group, ranges, same)
-    axes = take(group.axes, ints([place]))
     head = 0 if group.schedule == "zbv" else len(ranges) - 1
     stages = Stages(
         stage[None], layers[None], stage[None] == 0, stage[None] == head,
         again[None] if group.variant.partly else None,
     )  # fmt: skip
-    fits = _fits(space, axes, stages)
+    fits = np.logical_and.reduce([_fits(part.space, _axes(part), stages) for part in parts])
     # Recompute costs time and frees memory: beyond what fits, more of it helps the first stage
     # alone, whose longer backward pass hides more traffic.
     needed = fits & ((stage == 0) | _fewest(stage, layers, again, fits))
-    stage, layers, again = stage[needed], layers[needed], again[needed]
-    if len(np.unique(stage)) < len(ranges):
+    if len(np.unique(stage[needed])) < len(ranges):
         return
-    tables: dict[int, list[Row]] = defaultdict(list)
-    columns = _columns(space.job, group, place, axes, stages.keep(needed))
-    for at, *values in zip(stage.tolist(), layers.tolist(), again.tolist(), *columns, strict=True):
-        tables[at].append(Row(*values))
-    yield _stagewise(group, place, tuple(tuple(tables[at]) for at in range(len(ranges))))
+    told = [stage[needed].tolist(), layers[needed].tolist(), again[needed].tolist()]
+    found = []
+    for part in parts:
+        tables: dict[int, list[Row]] = defaultdict(list)
+        columns = _columns(part.space.job, part.group, part.place, _axes(part), stages.keep(needed))
+        for at, *values in zip(*told, *columns, strict=True):
+            tables[at].append(Row(*values))
+        rows = tuple(tuple(tables[at]) for at in range(len(ranges)))
+        found.append(_stagewise(part.group, part.place, rows))
+    yield tuple(found)
+
+
+def _axes(part: Part) -> Axes:
+    return take(part.group.axes, ints([part.place]))
 
 
 def _columns(

@@ -213,24 +213,24 @@ class Pipelines:
         group, best, proved = bounded.group, None, True
         save = bounded.saves[place]
         for problem in problems_of(self.space, group, place, bounded.rooms(place, limit)):
-            cutoff = self._objective_s(limit, save)
+            cutoff = self.objective_s(limit, save)
             if problem.least_s() * (1 - _SLACK) > cutoff or cutoff <= 0:
                 continue
             self.inner += 1
             if math.isinf(cutoff):
-                cutoff = _most_s(problem)
+                cutoff = most_s(problem)
             left = self.ends_at - time.monotonic()
             answer = best_rows(problem, cutoff, self.budget, left)
             proved &= answer.proved
             if answer.rows is None:
                 continue
             priced = estimate(self.space.job, layout_from(self.space, group, place, answer.rows))
-            self._agrees(priced, problem.value_s(answer.rows))
+            self.agrees(priced, problem.value_s(answer.rows))
             if priced.run.wall_time_s < limit:
                 best, limit = priced, priced.run.wall_time_s
         return best, proved
 
-    def _agrees(self, priced: Estimate, objective_s: float) -> None:
+    def agrees(self, priced: Estimate, objective_s: float) -> None:
         """The inner problem and the cost model tell the same story."""
         told = self.step_s(objective_s)
         if abs(told - priced.step.time_s) > _AGREES * priced.step.time_s:
@@ -246,7 +246,7 @@ class Pipelines:
         overhead = self.space.job.software.step_overhead_s
         return self.clock.scale * (objective_s + overhead)
 
-    def _objective_s(self, wall_s: float, save: Save) -> float:
+    def objective_s(self, wall_s: float, save: Save) -> float:
         """The longest objective whose run is within ``wall_s``, rounded outwards."""
         return self.objectives_s(wall_s, (save,))[save]
 
@@ -269,7 +269,7 @@ class Pipelines:
         """Groups of outer choices, one for each pp, schedule and variant."""
         wide = with_every_chunk(self.space)
         schedules = schedules_of(self.space.question)
-        most = self._objective_s(limit, (0.0, 0.0))
+        most = self.objective_s(limit, (0.0, 0.0))
         shapes = shapes_of(wide, self.tables, most, plain=schedules == ("1f1b",))
         for pp in np.unique(shapes[:, 2]).tolist():
             yield from groups_of(wide, shapes[shapes[:, 2] == pp], schedules, self.recompute)
@@ -295,7 +295,7 @@ class Bounded:
     def rooms(self, place: int, limit: float) -> Ints:
         """Whole layers that each stage of one choice has room for within ``limit``."""
         one = self.group.keep(ints([place]))
-        most = self.search._objective_s(limit, self.saves[place])
+        most = self.search.objective_s(limit, self.saves[place])
         slowest = _slowest_s(one, np.array([most]) - self.once_s[[place]])
         layers = self.search.space.job.model.layers
         rooms = rooms_of(self.search.space, one, self.fewest[[place]]).layers(slowest)[0]
@@ -347,7 +347,7 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
     return Bounded(search, group, walls, least_once, pairs, fewest)
 
 
-def _most_s(problem: Stagewise) -> float:
+def most_s(problem: Stagewise) -> float:
     """More than any choice of rows takes."""
     most = [
         Row(

@@ -47,6 +47,9 @@ KEYS = (
 
 
 Objective = Literal["time", "cost", "energy", "gpus"]
+PhaseLayouts = Literal["auto", "one", "each"]
+PHASE_LAYOUTS: tuple[PhaseLayouts, ...] = ("auto", "one", "each")
+"""Which layouts a run in phases may have (phases.py): the best of all, one, or each phase's own."""
 
 
 @dataclass(frozen=True)

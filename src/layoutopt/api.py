@@ -87,6 +87,10 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     from layoutopt.report.trials import trial_sentences
 
     request = read_solve(options, stdin)
+    if request.phases:
+        from layoutopt.phased import solved
+
+        return solved(request)
     outcome = _search(request)
     plan = outcome.plan
     if (plan is not None) != (outcome.status in _WITH_PLAN):
@@ -167,6 +171,10 @@ def answer_estimate(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     launched = options.get("from_launch") is not None
     options, read = options_of_launch(options, stdin) if launched else (options, "")
     request = read_request(options, stdin)
+    if request.phases:
+        from layoutopt.phased import given
+
+        return given(request)
     refuse_broken(request.job, request.layout)
     job = best_place(request.job, request.layout)
     request = replace(request, job=job)

@@ -15,6 +15,7 @@ from layoutopt.launchers import ON_KUBERNETES, emit, format_named
 @click.command("emit", short_help="A plan as a launch configuration.")
 @click.argument("plan", default="-", metavar="[PLAN.json|-]")
 @text_option("--format", metavar="FORMAT", help="See the list above.")
+@text_option("--phase", metavar="N", help="Which phase, of a run in phases.")
 @text_option("--out", metavar="FILE", help="File to write instead of standard output.")
 @click.option("--force", is_flag=True, help="Overwrite --out where it exists.")
 @text_option("--name", metavar="NAME", help="Kubernetes: name of the job. [layoutopt]")
@@ -22,7 +23,14 @@ from layoutopt.launchers import ON_KUBERNETES, emit, format_named
 @text_option("--queue", metavar="QUEUE", help="Kubernetes: Kueue's LocalQueue.")
 @text_option("--topology", metavar="LABEL", help="Kubernetes: node label that holds one island.")
 @text_option("--runtime", metavar="NAME", help="TrainJob: its runtime. [torch-distributed]")
-def command(plan: str, format: str | None, out: str | None, force: bool, **cluster: str) -> int:
+def command(
+    plan: str,
+    format: str | None,
+    phase: str | None,
+    out: str | None,
+    force: bool,
+    **cluster: str,
+) -> int:
     """The launch configuration of a plan that solve or estimate gave with --json.
 
     \b
@@ -35,6 +43,7 @@ def command(plan: str, format: str | None, out: str | None, force: bool, **clust
 
     What a framework cannot express is refused (exit code 2), never dropped.
     """
+    from layoutopt.inputs.numbers import MOST_PHASES, read_count
     from layoutopt.launchers.plan import read_plan_text
 
     if format is None:
@@ -46,7 +55,8 @@ def command(plan: str, format: str | None, out: str | None, force: bool, **clust
         raise InputError(
             f"--{option} is for {', '.join(ON_KUBERNETES)}, not for {name}", field=option
         )
-    text = emit(read_plan_text(plan, sys.stdin), name, **given)
+    number = None if phase is None else read_count(phase, "phase", most=MOST_PHASES)
+    text = emit(read_plan_text(plan, sys.stdin, number), name, **given)
     if out is None:
         write(text)
     else:

@@ -7,12 +7,20 @@ from typing import Any
 
 import click
 
-from layoutopt.cli.options import explain_option, job_options, json_option, text_option
+from layoutopt.cli.options import (
+    explain_option,
+    job_options,
+    json_option,
+    phase_options,
+    text_option,
+    with_phases,
+)
 from layoutopt.cli.output import wants_color, write
 
 
 @click.command("estimate", short_help="One given layout: does it fit, how long, why.")
 @job_options
+@phase_options
 @text_option(
     "--layout",
     metavar="LAYOUT",
@@ -37,7 +45,7 @@ def command(as_json: bool, assumptions: bool, **options: Any) -> int:
     """
     from layoutopt.api import answer_estimate
 
-    answer = answer_estimate(options, sys.stdin)
+    answer = answer_estimate(with_phases(options), sys.stdin)
     if as_json:
         from layoutopt.report.guard import dumps
 

@@ -85,6 +85,31 @@ job_options = stack(
     text_option("--degraded", metavar="N", help="What to restart with when N nodes are gone."),
 )
 
+phase_options = stack(
+    text_option(
+        "--phases", metavar="FILE", help="A run in phases: YAML or JSON list, - for stdin."
+    ),
+    click.option(
+        "--phase",
+        multiple=True,
+        metavar="A=N,...",
+        help="One phase, in their order: tokens=1T,seq_len=8192,global_batch=1024[,gpus=512].",
+    ),
+)
+
+
+def with_phases(options: dict[str, Any]) -> dict[str, Any]:
+    """The options with each ``--phase`` among ``phases``; raises InputError for both."""
+    listed = options.pop("phase", None)
+    if listed and options.get("phases") is not None:
+        raise InputError(
+            "--phases and --phase both list the phases; give one of them",
+            field="phases",
+            value=options["phases"],
+        )
+    return {**options, "phases": list(listed)} if listed else options
+
+
 cache_option = text_option(
     "--cache", metavar="DIR", help="Keep answers there: the same question, the same bytes back."
 )

@@ -13,7 +13,9 @@ from layoutopt.cli.options import (
     explain_option,
     job_options,
     json_option,
+    phase_options,
     text_option,
+    with_phases,
 )
 from layoutopt.cli.output import wants_color, write
 from layoutopt.errors import InputError
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
 
 @click.command("solve", short_help="The best layout, with proof and explanation.")
 @job_options
+@phase_options
 @click.option("--fix", multiple=True, metavar="A=N,...", help="Fix axes, as in tp=8,pp=16.")
 @click.option("--limit", multiple=True, metavar="'A<=N'", help="Limit axes, as in 'tp<=8'.")
 @text_option("--objective", metavar="O", help="What is least: time, cost, energy or gpus. [time]")
@@ -36,6 +39,7 @@ if TYPE_CHECKING:
 @click.option("--sensitivity", is_flag=True, default=None, help="Worth of a better machine.")
 @text_option("--top", metavar="K", help="How many alternatives to show. [3]")
 @text_option("--why-not", metavar="LAYOUT", help="Compare this layout with the best, by part.")
+@text_option("--phase-layouts", metavar="WAY", help="Of phases: auto, one or each. [auto]")
 @text_option("--time-limit", metavar="S", help="Seconds the search may take. [60]")
 @text_option("--workers", metavar="N", help="Threads of the search; the answer is the same. [2]")
 @text_option("--emit", metavar="FORMAT", help="The launch configuration instead of the table.")
@@ -56,7 +60,14 @@ def command(
     """
     for name in ("fix", "limit"):
         options[name] = options[name] or None
+    options = with_phases(options)
     launcher = _launcher(emit, as_json)
+    if launcher and options.get("phases") is not None:
+        raise InputError(
+            "--emit writes the launch of one phase: solve --json, then emit --phase N",
+            field="emit",
+            value=emit,
+        )
     color = wants_color()
 
     def make() -> Made:

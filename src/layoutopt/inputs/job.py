@@ -52,7 +52,9 @@ def read_job(
 def refuse_two_on_stdin(options: Mapping[str, Any]) -> None:
     """Raises InputError where two options want standard input."""
     asking = [
-        name for name in ("model", "cluster", "layout", "why_not") if options.get(name) == "-"
+        name
+        for name in ("model", "cluster", "layout", "why_not", "phases")
+        if options.get(name) == "-"
     ]
     if len(asking) > 1:
         names = " and ".join(f"--{name.replace('_', '-')} -" for name in asking)

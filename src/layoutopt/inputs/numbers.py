@@ -12,6 +12,7 @@ MOST_GPUS = 10**7
 MOST_SEQ_LEN = 10**9
 MOST_BATCH = 10**9
 MOST_TOKENS = 10**18
+MOST_PHASES = 16
 """Beyond these a figure is a slip of the hand; exact integers and floats hold up to them."""
 
 _PLAIN = re.compile(r"[+-]?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?\Z")

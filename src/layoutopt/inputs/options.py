@@ -85,6 +85,11 @@ class SolveOptions(JobOptions, total=False):
     """Seconds the search may take, or text with a unit."""
     workers: Number
     why_not: str | Mapping[str, Any] | Layout
+    phases: str | Path | Iterable[str | Mapping[str, Any]]
+    """The run's parts, each with its ``tokens``, ``seq_len``, ``global_batch`` and, where it
+    changes, ``gpus``: a list, or a YAML or JSON file of one."""
+    phase_layouts: str
+    """``auto``, ``one`` or ``each``: which layouts a run in phases may have."""
 
 
 class EstimateOptions(JobOptions, total=False):
@@ -93,6 +98,8 @@ class EstimateOptions(JobOptions, total=False):
     layout: str | Mapping[str, Any] | Layout
     from_launch: str | Path
     """A launch script or configuration to read the layout from, instead of ``layout``."""
+    phases: str | Path | Iterable[str | Mapping[str, Any]]
+    """As ``solve`` takes them: the layout is priced in each."""
 
 
 class SimulateOptions(EstimateOptions, total=False):

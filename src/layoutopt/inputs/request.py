@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TextIO, cast
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.phases import Phase
 from layoutopt.errors import InputError, RuleError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.calibration import calibrated, read_site, with_defaults_of
@@ -23,10 +24,11 @@ from layoutopt.inputs.options import (
     given,
     refuse_unknown,
 )
+from layoutopt.inputs.phases import AskedPhases, layout_of_phase
 from layoutopt.inputs.question import AskedOfSolve, echo, read_budget
 from layoutopt.inputs.text import read_text
 from layoutopt.inputs.tuning import Tuning, tuning_json
-from layoutopt.optimizer.question import Budget, Question
+from layoutopt.optimizer.question import Budget, PhaseLayouts, Question
 
 if TYPE_CHECKING:
     from layoutopt.calibration import Site
@@ -88,6 +90,9 @@ class SolveRequest(Request):
     """The file to write what was refused to."""
     why_not_keys: Mapping[str, Any]
     """What was said of the layout to compare with; empty: none was."""
+    phases: tuple[Phase, ...] = ()
+    """The parts of the run; none: it is of one piece."""
+    phase_layouts: PhaseLayouts = "auto"
 
     @property
     def why_not(self) -> Layout | str | None:
@@ -107,12 +112,18 @@ class EstimateRequest(Request):
     """A request to price one layout."""
 
     layout: Layout
+    phases: tuple[Phase, ...] = ()
+    """The parts of the run; none: it is of one piece."""
+    phase_layouts: tuple[Layout, ...] = ()
+    """The layout as each phase runs it."""
 
 
 def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> SolveRequest:
     """The request that ``solve`` was given; raises InputError for anything wrong in it."""
     refuse_unknown(options, SOLVE_OPTIONS)
     options, notebook = given(options), Notebook()
+    phased = _phased(options, stdin)
+    options = phased.of_job if phased else options
     why_not_keys = _layout_keys(options, "why_not", stdin)
     asked = AskedOfSolve(options)
     site = read_site(options)
@@ -120,11 +131,12 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
     job = calibrated(read_job(whole, notebook, stdin), site)
     question, budget = asked.question(job, notebook), read_budget(options, notebook)
     job = question.job
+    phases = phased.phases(job, notebook, stdin) if phased else ()
     return SolveRequest(
         command="solve",
         job=job,
         model=shown_path(options["model"]),
-        asked=echo(question, budget),
+        asked={**echo(question, budget), **(phased.echo(phases) if phased else {})},
         filled=tuple(notebook.filled),
         warnings=tuple(notebook.warnings),
         calibration=site,
@@ -132,6 +144,8 @@ def read_solve(options: Mapping[str, Any], stdin: TextIO | None = None) -> Solve
         budget=budget,
         rejected=str(options["rejected"]) if "rejected" in options else None,
         why_not_keys=why_not_keys,
+        phases=phases,
+        phase_layouts=phased.layouts if phased else "auto",
     )
 
 
@@ -145,20 +159,37 @@ def read_estimate(options: Mapping[str, Any], stdin: TextIO | None = None) -> Es
             field="layout",
         )
     keys = _layout_keys(options, "layout", stdin)
+    phased = _phased(options, stdin)
+    options = phased.of_job if phased else options
     site = read_site(options)
     asked = with_defaults_of(site, options, notebook)
-    job = calibrated(read_job(asked, notebook, stdin, keys), site)
-    layout = complete_layout(keys, job, notebook)
+    job = calibrated(read_job(asked, notebook, stdin, {} if phased else keys), site)
+    phases = phased.phases(job, notebook, stdin) if phased else ()
+    layouts = tuple(layout_of_phase(keys, job, phase, notebook) for phase in phases)
+    layout = layouts[0] if layouts else complete_layout(keys, job, notebook)
     return EstimateRequest(
         command="estimate",
         job=job,
         model=shown_path(options["model"]),
-        asked={},
+        asked=phased.echo(phases) if phased else {},
         filled=tuple(notebook.filled),
         warnings=tuple(notebook.warnings),
         calibration=site,
         layout=layout,
+        phases=phases,
+        phase_layouts=layouts,
     )
+
+
+def _phased(options: Mapping[str, Any], stdin: TextIO | None) -> AskedPhases | None:
+    """What was said of phases; None where the run is of one piece."""
+    if "phases" in options:
+        return AskedPhases(options, stdin)
+    if "phase_layouts" in options:
+        raise InputError(
+            "phase_layouts is about a run in phases: give --phases or --phase", field="phases"
+        )
+    return None
 
 
 def _layout_keys(options: Mapping[str, Any], name: str, stdin: TextIO | None) -> dict[str, Any]:

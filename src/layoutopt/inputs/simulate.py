@@ -74,13 +74,15 @@ def _refuse_options_of_runs(options: Mapping[str, Any]) -> None:
 
 
 def refuse_degraded(options: Mapping[str, Any]) -> None:
-    """Raises InputError for ``degraded``: a simulation is of the layout that it is given."""
-    if "degraded" in options:
-        raise InputError(
-            "degraded is of estimate and solve; simulate the layout that they answer",
-            field="degraded",
-            value=str(options["degraded"]),
-        )
+    """Raises InputError for ``degraded`` and ``phases``: a simulation is of one layout as it is
+    given."""
+    for name in ("degraded", "phases"):
+        if name in options:
+            raise InputError(
+                f"{name} is of estimate and solve; simulate the layout that they answer",
+                field=name,
+                value=str(options[name])[:60],
+            )
 
 
 def read_seed(options: Mapping[str, Any]) -> int:

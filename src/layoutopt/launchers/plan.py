@@ -68,18 +68,21 @@ class Plan:
         return f"{name} on {self.gpus:,} x {self.gpu}, {self.training.global_batch:,} sequences"
 
 
-def read_plan_text(source: str, stdin: TextIO | None) -> Plan:
-    """The plan in a file, or on standard input (``-``)."""
+def read_plan_text(source: str, stdin: TextIO | None, phase: int | None = None) -> Plan:
+    """The plan in a file, or on standard input (``-``); of a run in phases that of ``phase``."""
     text = read_text(source, "plan", stdin, MOST_BYTES)
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise _wrong(f"{source} is not JSON: {error}", source) from error
-    return read_plan(value, source)
+    return read_plan(value, source, phase)
 
 
-def read_plan(value: object, source: str = "plan") -> Plan:
-    """A Plan of a whole answer; raises InputError for what is none, or has no layout."""
+def read_plan(value: object, source: str = "plan", phase: int | None = None) -> Plan:
+    """A Plan of a whole answer; raises InputError for what is none, or has no layout.
+
+    ``phase``: number of the phase, of a run in phases.
+    """
     if not isinstance(value, Mapping) or value.get("schema") != SCHEMA:
         shown = value.get("schema") if isinstance(value, Mapping) else type(value).__name__
         raise InputError(
@@ -93,13 +96,28 @@ def read_plan(value: object, source: str = "plan") -> Plan:
             f"{source} has no layout: its status is {str(value.get('status'))[:40]}", source
         )
     try:
-        return _read(value)
+        return _read(_of_phase(value, phase))
     except (KeyError, TypeError, ValueError, ValidationError) as error:
         raise _wrong(
             f"{source} is no whole plan of this version: {type(error).__name__}: "
             f"{' '.join(str(error).split())[:200]}",
             source,
         ) from error
+
+
+def _of_phase(answer: Mapping[str, Any], number: int | None) -> Mapping[str, Any]:
+    """The answer as if one phase had been asked for alone."""
+    phases = (answer.get("phases") or {}).get("list") or []
+    if not phases and number is None:
+        return answer
+    if number is None or not 1 <= number <= len(phases):
+        numbers = tuple(range(1, len(phases) + 1))
+        many = f"has {len(phases)} phases: say which" if phases else "is not of a run in phases"
+        raise InputError(f"the plan {many}", field="phase", value=number, nearest=numbers)
+    one = phases[number - 1]
+    keys = ("tokens", "seq_len", "global_batch", "gpus")
+    request = {**answer["request"], **{key: one[key] for key in keys}}
+    return {**answer, "request": request, **{k: one[k] for k in ("layout", "checkpoint")}}
 
 
 def _read(answer: Mapping[str, Any]) -> Plan:

@@ -14,6 +14,7 @@ from layoutopt.optimizer.outcome import Alternative, Miss, SearchReport
 from layoutopt.optimizer.sensitivity import Worth
 from layoutopt.report import plan_json
 from layoutopt.report.guard import plain
+from layoutopt.report.phases import PhasesAnswer, phases_json
 from layoutopt.report.placement import placement_json
 from layoutopt.report.saving import degraded_json
 from layoutopt.report.tuning import documents_json, finetune_json
@@ -70,6 +71,9 @@ class Answer:
     """Beside a launch that was read: the best layout of its job."""
     degraded: Degraded | None = None
     """What to restart with on fewer nodes; None: it was not asked for."""
+    phases: PhasesAnswer | None = None
+    """Each phase with its plan; None: the run is of one piece. ``plan`` then has the layout, step
+    and memory of the longest phase, and the run of all of them."""
 
     @property
     def layout(self) -> Layout | None:
@@ -130,6 +134,8 @@ class Answer:
             entry["finetune"] = tuned
         if documents is not None:
             entry["documents"] = documents
+        if self.phases is not None:
+            entry["phases"] = phases_json(self.phases)
         if self.placement is not None:
             entry["placement"] = placement_json(self.placement)
         if self.pareto is not None:

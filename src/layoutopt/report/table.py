@@ -14,6 +14,7 @@ from layoutopt.report.answer import Answer, Best, WhyNot
 from layoutopt.report.console import bar, heading, render, table, wrapped
 from layoutopt.report.front import front_part, worth_part
 from layoutopt.report.misses import misses_part
+from layoutopt.report.phases import phases_part
 from layoutopt.report.placement import placement_part
 from layoutopt.report.plan_json import layers_per_stage, layout_difference, layout_line
 from layoutopt.report.reading import MEMORY_PARTS
@@ -30,6 +31,7 @@ def as_table(answer: Answer, *, color: bool = False, assumptions: bool = False) 
     """The whole report; ``assumptions`` adds the numbered ones that the figures lean on."""
     items: list[RenderableType] = [table(_first_lines(answer))]
     if answer.plan:
+        items += phases_part(answer.phases)
         items += _seconds_part(answer.plan) + _memory_part(answer.plan)
         items += _failures_part(answer, answer.plan)
     if answer.misses:

@@ -13,6 +13,7 @@ _ONLY = {
     "estimate": (
         "fix", "limit", "objective", "deadline", "budget", "top", "time_limit", "workers",
         "why_not", "max_power", "pareto", "sensitivity", "critical_batch", "from_launch",
+        "phase_layouts",
     ),
 }  # fmt: skip
 """Options that a command does not take."""

@@ -12,7 +12,7 @@ from layoutopt.errors import InputError, InternalError, LayoutoptError
 
 INLINE = ("model", "cluster")
 """Options that a request may hold as objects: a config.json, a cluster file's content."""
-_PATHS = ("model", "cluster", "calibration", "layout", "why_not", "from_launch")
+_PATHS = ("model", "cluster", "calibration", "layout", "why_not", "from_launch", "phases")
 """Options that name files on the command line; over HTTP nobody reads the server's files."""
 
 
@@ -65,6 +65,7 @@ def refuse_files(options: Mapping[str, Any]) -> None:
             continue
         text = value.strip()
         names_file = text == "-" or "/" in text or "\\" in text or "\0" in text
+        names_file |= name == "phases" and "=" not in text
         if names_file or text.lower().endswith((".json", ".yaml", ".yml")) or name == "from_launch":
             raise InputError(
                 f"{name} {text[:60]!r} would read a file of the server: send its content"

@@ -1,0 +1,128 @@
+"""The answer to a run in phases: searched, or priced under a given layout."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from layoutopt.costmodel.phases import PhasedRun, PhaseEstimate, phase_jobs, phased_run
+from layoutopt.costmodel.results import Estimate
+from layoutopt.errors import InternalError
+from layoutopt.inputs.request import EstimateRequest, SolveRequest
+from layoutopt.optimizer.outcome import Change, Miss, SearchReport
+from layoutopt.report.answer import Answer
+from layoutopt.report.phases import RULES, PhasesAnswer, phase_sentences
+from layoutopt.report.reading import read_estimate
+
+if TYPE_CHECKING:
+    from layoutopt.optimizer.phases import PhasedOutcome
+
+_WITH_PLAN = ("optimal", "feasible")
+
+
+def solved(request: SolveRequest) -> Answer:
+    """The layouts of all phases that make the shortest run, with the proof."""
+    # Late: a bad request is answered without the solver.
+    from layoutopt.optimizer.phases import PhasedQuestion, search_phases
+
+    asked = PhasedQuestion(request.question, request.phases, request.phase_layouts)
+    outcome = search_phases(asked, request.budget)
+    way = outcome.ways.get(asked.layouts)
+    plan = way.plan if way else None
+    status = outcome.status.value
+    if (plan is not None) != (status in _WITH_PLAN):
+        raise InternalError(f"the search of phases ended {status}")
+    wall, bound = (plan.run.wall_time_s if plan else None), (way.bound_s if way else None)
+    report = SearchReport(
+        objective=request.question.objective,
+        bound=bound,
+        gap=None if wall is None or bound is None else max(0.0, 1 - bound / wall),
+        wall_s=outcome.wall_s,
+        candidates=outcome.candidates,
+        workers=request.budget.workers,
+        outer_choices=outcome.looked,
+        inner_problems=outcome.inner,
+    )
+    if plan is None:
+        return _without_plan(request, outcome, report)
+    phases = PhasesAnswer(asked.layouts, plan, outcome.ways)
+    told = (*phase_sentences(phases), *RULES)
+    return _with_plan(
+        replace(request, question=asked.question), status, phases, plan.main, told, report
+    )
+
+
+def _without_plan(request: SolveRequest, outcome: PhasedOutcome, report: SearchReport) -> Answer:
+    if outcome.failed is None:
+        return _no_one_layout(request, outcome, report)
+    number, found = outcome.failed
+    planned = phase_jobs(request.job, request.phases)[number - 1]
+    return Answer(
+        status=outcome.status.value,
+        request=request.at(planned.job),
+        plan=None,
+        search=report,
+        misses=found.misses,
+        explain=(f"Phases: phase {number} has no layout that fits in memory.",),
+    )
+
+
+def _no_one_layout(request: SolveRequest, outcome: PhasedOutcome, report: SearchReport) -> Answer:
+    """No layout was found for all phases, or time was up before each had one."""
+    each = outcome.ways["each"].plan if outcome.ways else None
+    if each is None:
+        return Answer(outcome.status.value, request, None, report)
+    why = outcome.ways[request.phase_layouts].why_not
+    change = Change("phase_layouts", "auto", each.main.step.time_s)
+    miss = Miss("phases", None, None, None, None, each.main.layout, (change,))
+    proved = outcome.status.value == "infeasible"
+    return Answer(
+        status=outcome.status.value,
+        request=request.at(each.main.planned.job),
+        plan=None,
+        search=report,
+        misses=(miss,) if proved else (),
+        explain=(f"Phases: one layout for all is no way: {why}.",),
+    )
+
+
+def given(request: EstimateRequest) -> Answer:
+    """What the given layout takes over all phases."""
+    from layoutopt.api import refuse_broken
+
+    planned = phase_jobs(request.job, request.phases)
+    for one, layout in zip(planned, request.phase_layouts, strict=True):
+        refuse_broken(one.job, layout)
+    plan = phased_run(planned, request.phase_layouts)
+    phases = PhasesAnswer(None, plan, {})
+    return _with_plan(request, "given", phases, _told_first(plan), RULES)
+
+
+def _told_first(plan: PhasedRun) -> PhaseEstimate:
+    """The first phase that does not fit, else the longest."""
+    return next((one for one in plan.phases if not one.memory.fits), plan.main)
+
+
+def _with_plan(
+    request: SolveRequest | EstimateRequest,
+    status: str,
+    phases: PhasesAnswer,
+    main: PhaseEstimate,
+    told: tuple[str, ...],
+    search: SearchReport | None = None,
+) -> Answer:
+    """The answer, whose layout, step and memory are those of ``main``, and whose run is all of
+    it."""
+    job = replace(request.job, training=main.planned.job.training, gpus=main.planned.job.gpus)
+    warnings = dict.fromkeys(
+        warning for one in phases.plan.phases for warning in one.estimate.warnings
+    )
+    whole: Estimate = replace(main.estimate, run=phases.plan.run, warnings=tuple(warnings))
+    return Answer(
+        status=status,
+        request=replace(request, job=job),
+        plan=whole,
+        search=search,
+        explain=(*told, *read_estimate(whole)),
+        phases=phases,
+    )
