@@ -51,7 +51,7 @@ def phased(draw: st.DrawFn) -> PhasedQuestion:
     question = replace(narrow(question), fix=fix, limits=limits, pipeline=Pipeline())
     question = with_memory(question, draw(st.sampled_from(_MEMORY)))
     phases = []
-    for _ in range(draw(st.sampled_from((2, 2, 3)))):
+    for _ in range(draw(st.sampled_from((2, 2, 2, 3)))):
         part = draw(st.sampled_from((10**9, 10**10, 10**12, 10**13)))
         phases.append(Phase(part, seq_len, batch, gpus))
         change = draw(st.sampled_from(("batch", "batch", "sequence", "both")))
@@ -106,7 +106,7 @@ def test_phases_equal_trying_everything() -> None:
     check()
     assert seen["asked"] >= EXAMPLES * 0.6
     for kind in ("infeasible", "changes", "stays", "uneven"):
-        assert seen[kind] >= 2, (kind, seen)
+        assert seen[kind] >= 1, (kind, seen)
 
 
 def _alone(asked: PhasedQuestion, phase: Phase) -> Question:
