@@ -107,7 +107,7 @@ class Software(Frozen):
     """Share of tensor-parallel traffic hidden behind GEMMs."""
     scatter_gather: bool = True
     """Each tp rank sends its own share of a stage's output, sequence parallel or not (Narayanan
-    2021, section 4.1)."""
+    2021, section 4.1; DeepSpeed's pipe_partitioned, on by default in runtime/config.py)."""
     overlap_pp: float = 0.0
     """Share of point-to-point messages hidden behind compute."""
     dispatcher: Dispatcher = "alltoall"
