@@ -183,14 +183,14 @@ def test_twice_the_machine_takes_half_the_step(lifted: str) -> None:
 EXTREMES: tuple[dict[str, object], ...] = (
     {"model": "124M", "gpus": 1},
     {"model": "124M", "gpus": 1, "global_batch": 1, "seq_len": 128},
-    {"model": "70B", "gpus": 8, "global_batch": 65536, "fix": "recompute=full"},
+    {"model": "70B", "gpus": 16, "global_batch": 8192},
     {"model": "10T", "gpus": 1_000_000},
 )
 
 
 @pytest.mark.parametrize("options", EXTREMES, ids=lambda one: f"{one['model']} on {one['gpus']}")
 def test_extremes_are_proved_without_overflow(options: dict[str, object]) -> None:
-    """1 GPU and 124M, 1,000,000 GPUs and 10T, steps from milliseconds to a thousand seconds."""
+    """1 GPU and 124M, 1,000,000 GPUs and 10T, steps from 52 ms to 4,500 s."""
     question = read_solve(options).question
     outcome = search(replace(question, top=0))
     assert outcome.status.value in ("optimal", "infeasible")
