@@ -64,14 +64,15 @@ def even_classes(
     """The three stages of an even split that can be the slowest or the fullest.
 
     Stages before the first long one hold no more layers than stage 0 and fewer microbatches;
-    stages after it hold as many layers and fewer microbatches. ``v_shape``: layouts whose loss
+    stages after it hold as many layers and fewer microbatches. Where stage 0 is long itself, the
+    first long one is the next, which has no embedding. ``v_shape``: layouts whose loss
     head stands on the first stage. There stage s holds min(2p - s - 1, m) microbatches of its first
     chunk and min(s + 1, m) of its second, so of equally long stages the one nearest to
     s = 2p - 1 - m is the fullest.
     """
     base = layers // pp
     spare = layers - base * pp
-    long_index = np.where(spare > 0, np.maximum(pp - 1 - spare, 0), 0)
+    long_index = np.where(spare > 0, np.maximum(pp - 1 - spare, np.where(pp > 2, 1, 0)), 0)
     long_layers = base + (spare > 0)
     if v_shape is not None and microbatches is not None:
         last_long = np.where(spare > 0, np.maximum(pp - 2, 0), pp - 1)

@@ -8,11 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.estimate import estimate, step_seconds
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.memory import stage_bytes
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.stages import even_classes, even_split, given_stages
 from layoutopt.costmodel.step import step_parts
+from tests.builders import small_model, small_question
 from tests.costmodel.cases import EXPERTS, SMALL, job, one, soft
 from tests.costmodel.drawn import layouts
 
@@ -89,3 +91,18 @@ def test_no_unlisted_stage_is_slower_or_fuller(
     assert fast == pytest.approx(slow, rel=1e-12)
     some = np.max(stage_bytes(asked, axes, listed).allocated)
     assert some == np.max(stage_bytes(asked, axes, every).allocated)
+
+
+@pytest.mark.parametrize("layers", [4, 5, 7, 8, 11])
+@pytest.mark.parametrize("vocab", [1000, 128256])
+def test_three_stages_take_as_long_as_all_of_an_even_split(layers: int, vocab: int) -> None:
+    """One after another, with few and many microbatches: among them splits whose first stage is as
+    long as those that follow it (7 layers on 4 stages, 2 + 2 + 2 + 1)."""
+    for pp in range(1, layers + 1):
+        for microbatches in (1, 2, 3, pp, pp + 1, 2 * pp + 1):
+            asked = small_question(
+                small_model(layers=layers, vocab=vocab), gpus=pp, batch=microbatches
+            ).job
+            layout = Layout(pp=pp, microbatches=microbatches, sequence_parallel=False)
+            alike = step_seconds(asked, axes_of([layout]))[0]
+            assert alike == pytest.approx(estimate(asked, layout).step.time_s, rel=1e-12)

@@ -150,8 +150,8 @@ def halved(question: Question) -> Question:
         )
         for level in cluster.levels
     )
-    waits = ("launch_s", "gap_s", "collective_s", "router_s")
-    own = ("owner_s", "microbatch_overhead_s", "step_overhead_s")
+    waits = [name for name in type(reach).model_fields if name.endswith("_s")]
+    own = [name for name in type(software).model_fields if name.endswith("_s")]
     return replace(
         question,
         job=replace(
