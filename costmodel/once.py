@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -11,8 +11,16 @@ from layoutopt.costmodel import sharding
 from layoutopt.costmodel.axes import ZERO_BUBBLE, ZERO_BUBBLE_2P, Array, Axes, Flags, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import overlap_window
-from layoutopt.costmodel.stage_work import LayerKind, Mixed, exposed, sum_of
-from layoutopt.costmodel.stages import Stages
+from layoutopt.costmodel.stage_work import (
+    LayerKind,
+    Mixed,
+    end_seconds,
+    exposed,
+    mixed_layers,
+    stage_seconds,
+    sum_of,
+)
+from layoutopt.costmodel.stages import Stages, even_split, recompute_alike
 
 
 @dataclass(frozen=True)
@@ -73,7 +81,65 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
 
 
 def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
-    """The same without the sum of a shared table: what the first listed stage holds costs it."""
+    """The same without the sum of a shared table: what the first listed stage holds costs it.
+
+    Of an even split that is the longest. Of another one a later stage may hold more: it has been
+    ready for as long as the stages before it took for one pass of a chunk, and what is left of its
+    traffic then is what the step waits for.
+    """
+    seconds = _exposed(job, axes, stages, mixed)
+    if stages.ahead is None and stages.layers.shape[-1] > 1 and not splits_alike(job, stages):
+        seconds = np.maximum(seconds, _latest(job, axes, stages))
+    return seconds, longest_optimizer(job, axes, stages)
+
+
+def splits_alike(job: Job, stages: Stages) -> bool:
+    """The even split, of which every stage recomputes as much."""
+    layers = tuple(stages.layers[0].tolist())
+    again = None if stages.recomputed is None else tuple(stages.recomputed[0].tolist())
+    return layers == even_split(job.model.layers, len(layers)) and recompute_alike(layers, again)
+
+
+def waits_for_later(axes: Axes) -> Flags:
+    """Whether later stages count at all: in a V both ends stand on the first one."""
+    flags: Flags = ~np.asarray(axes.v_shape)
+    return flags
+
+
+def head_start(axes: Axes) -> Array:
+    """Of the time of one microbatch on the stages before: how much earlier a stage is done. None
+    where weight gradients fill the wait."""
+    late = (axes.schedule == ZERO_BUBBLE) | (axes.schedule == ZERO_BUBBLE_2P)
+    share: Array = np.where(late, 0.0, 1.0 / axes.chunks)
+    return share
+
+
+def _latest(job: Job, axes: Axes, stages: Stages) -> Array:
+    """The most that any stage of one layout has left when the pipeline is done."""
+    again = None if stages.recomputed is None else stages.recomputed.T
+    rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, again)
+    mixed = mixed_layers(job, axes, rows)
+    left = np.broadcast_to(_exposed(job, axes, rows, mixed), rows.layers.shape[:1])
+    passes = _passes(job, axes, rows, mixed)
+    before = np.cumsum(passes) - passes
+    latest: Array = np.max(left - head_start(axes) * before, keepdims=True)
+    return np.where(waits_for_later(axes), latest, 0.0)
+
+
+def _passes(job: Job, axes: Axes, rows: Stages, mixed: Mixed) -> Array:
+    """Seconds of one microbatch on each row's stage; recompute of a part of its layers aside."""
+    ends = end_seconds(job, axes)
+    seconds = stage_seconds(mixed, rows, ends)[:, 0]
+    if len(mixed.kinds) == 1:
+        return seconds
+    told, kept = mixed.counts
+    plain = replace(mixed, counts=(np.zeros_like(told), told + kept))
+    partly: Array = np.where(kept[:, 0] > 0, stage_seconds(plain, rows, ends)[:, 0], seconds)
+    return partly
+
+
+def _exposed(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> Array:
+    """What the first listed stage does not hide of its own traffic."""
     once = first_stage_once(
         job, axes, stages.layers[..., 0], stages.first[..., 0], stages.last[..., 0]
     )
@@ -81,7 +147,7 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
     seconds = _left(
         axes, mixed, once, once.reduce, _gradient_pass(axes), software.overlap_grad_reduce
     )
-    seconds = seconds + _left(
+    return seconds + _left(
         axes,
         mixed,
         once,
@@ -89,7 +155,25 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
         lambda kind: kind.terms.forward,
         software.overlap_param_gather,
     )
-    return seconds, longest_optimizer(job, axes, stages)
+
+
+def least_later(job: Job, axes: Axes, layers: Ints) -> Array:
+    """What any stage of ``layers`` layers or more has left of its traffic, at least, however its
+    layers recompute: longer passes hide more, and all of them recompute as ``axes`` says."""
+    index = np.ones_like(layers)[..., None]
+    none = np.zeros_like(index, dtype=bool)
+
+    def left(held: Ints) -> Array:
+        stages = Stages(index, held[..., None], none, none)
+        return _exposed(job, axes, stages, mixed_layers(job, axes, stages))
+
+    told, more = left(layers), left(layers + 1)
+    # Convex in the number of layers: where it falls, what no window hides is all that is sure.
+    once, software = first_stage_once(job, axes, layers, False, False), job.software
+    blocked = (1 - software.overlap_grad_reduce) * once.reduce
+    blocked = blocked + (1 - software.overlap_param_gather) * once.gather
+    least: Array = np.where(more >= told, told, blocked)
+    return least
 
 
 def longest_optimizer(job: Job, axes: Axes, stages: Stages) -> Array:
@@ -133,11 +217,18 @@ def _left(
     hides: float,
 ) -> Array:
     """What the passes of the first listed stage do not hide of ``wire``: of all of it, and of the
-    first chunk's own, its layers and the embedding."""
+    first chunk's own, its layers and the embedding.
+
+    The passes are as long as those of the slowest stage lets them be: where only some of a stage's
+    layers recompute, that does not make them longer.
+    """
     layers = sum_of(
         count[..., 0] * one_pass(kind)
         for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
     )
+    if len(mixed.kinds) > 1:
+        alike = (mixed.counts[0] + mixed.counts[1])[..., 0] * one_pass(mixed.kinds[1])
+        layers = np.where(mixed.counts[1][..., 0] > 0, alike, layers)
     chunks = np.where(axes.pp > 1, axes.interleaved, 1)
     share = 1 - once.layers_share * (1 - 1 / chunks)
     window = overlap_window(axes.pp, chunks) * layers

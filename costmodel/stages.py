@@ -58,6 +58,14 @@ def even_split(layers: int, pp: int) -> tuple[int, ...]:
     return tuple(split)
 
 
+def recompute_alike(layers: tuple[int, ...], again: tuple[int, ...] | None) -> bool:
+    """Whether one number says how many layers of every stage recompute: as many as it has, at
+    most. ``again``: how many do; None: all."""
+    if again is None:
+        return True
+    return all(k == min(max(again), n) for k, n in zip(again, layers, strict=True))
+
+
 def even_classes(
     layers: int, pp: Ints, v_shape: Flags | None = None, microbatches: Ints | None = None
 ) -> Stages:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import memory, once, stage_work
+from layoutopt.costmodel import memory, once, sharding, stage_work
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -17,7 +17,7 @@ from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
 from layoutopt.optimizer.outer import Group, take
 from layoutopt.optimizer.space import Space, layout_of
-from layoutopt.optimizer.stagewise import Chain, Row, Stagewise
+from layoutopt.optimizer.stagewise import Chain, Late, Row, Stagewise
 
 
 @dataclass(frozen=True)
@@ -84,9 +84,9 @@ def _problems(
         again[None] if group.variant.partly else None,
     )  # fmt: skip
     fits = np.logical_and.reduce([_fits(part.space, _axes(part), stages) for part in parts])
-    # Recompute costs time and frees memory: beyond what fits, more of it helps the first stage
-    # alone, whose longer backward pass hides more traffic.
-    needed = fits & ((stage == 0) | _fewest(stage, layers, again, fits))
+    # Recompute costs time and frees memory: beyond what fits, more of it helps a stage only where
+    # all its layers do, whose passes are then taken to be as long as the others'.
+    needed = fits & ((again == layers) | _fewest(stage, layers, again, fits))
     if len(np.unique(stage[needed])) < len(ranges):
         return
     told = [stage[needed].tolist(), layers[needed].tolist(), again[needed].tolist()]
@@ -108,7 +108,7 @@ def _axes(part: Part) -> Axes:
 def _columns(
     job: Job, group: Group, place: int, axes: Axes, stages: Stages
 ) -> tuple[list[float], ...]:
-    """Seconds, cost, forward pass, recompute and tail of each row."""
+    """Seconds, cost, forward pass, recompute, tail and traffic left of each row."""
     stage, layers = stages.index[0], stages.layers[0]
     again = np.zeros_like(layers) if stages.recomputed is None else stages.recomputed[0]
     recompute = again * group.again_s[place]
@@ -118,19 +118,30 @@ def _columns(
     cost = group.share[place] * seconds
     if group.plain[place]:
         seconds, cost = seconds + group.fixed_s[place], np.zeros_like(seconds)
-    first = stage == 0
-    cost[first] += _once_s(job, group, axes, layers[first], again[first])
-    rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T)
-    tail = once.longest_optimizer(job, axes, rows)
+    told = None if stages.recomputed is None else stages.recomputed.T
+    rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, told)
+    mixed = stage_work.mixed_layers(job, axes, rows)
+    left, tail = (np.broadcast_to(v, layers.shape) for v in once.held_once(job, axes, rows, mixed))
+    tied = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
+    cost = cost + np.where(stage == 0, left + tied, 0.0)
     forward = layers * group.forward_s[place]
-    return tuple(values.tolist() for values in (seconds, cost, forward, recompute, tail))
+    return tuple(values.tolist() for values in (seconds, cost, forward, recompute, tail, left))
 
 
 def _stagewise(group: Group, place: int, tables: tuple[tuple[Row, ...], ...]) -> Stagewise:
     """The objective of the rows: the pipeline of step.bubble_seconds, and what comes once."""
     one = group.keep(ints([place]))
+    late = None
+    if once.waits_for_later(one.axes)[0]:
+        start = float(once.head_start(one.axes)[0])
+        late = Late(start, float(one.fixed_s[0]) if one.plain[0] else 0.0)
+    return replace(_pipeline(one, tables), late=late)
+
+
+def _pipeline(one: Group, tables: tuple[tuple[Row, ...], ...]) -> Stagewise:
+    """The pipeline of one outer choice."""
     fixed, late = float(one.fixed_s[0]), float(one.late_s[0])
-    m, pp, layers = int(one.axes.microbatches[0]), int(one.axes.pp[0]), group.layers
+    m, pp, layers = int(one.axes.microbatches[0]), int(one.axes.pp[0]), one.layers
     bounds = tuple((float(factor[0]), float(rest[0])) for factor, rest in one.bounds())
     if one.plain[0]:
         # Here a stage's seconds are with its messages.
@@ -199,18 +210,6 @@ def _fewest(stage: Ints, layers: Ints, again: Ints, fits: Flags) -> Flags:
     np.minimum.at(least, group[fits], again[fits])
     flags: Flags = again == least[group]
     return flags
-
-
-def _once_s(job: Job, group: Group, axes: Axes, layers: Ints, again: Ints) -> np.ndarray:
-    """Exposed traffic once a step, for each row of the first stage."""
-    wide = layers[:, None]
-    yes, no = np.ones_like(wide, dtype=bool), np.zeros_like(wide, dtype=bool)
-    stages = Stages(
-        np.zeros_like(wide), wide, yes, no, again[:, None] if group.variant.partly else None
-    )
-    mixed = stage_work.mixed_layers(job, axes, stages)
-    traffic, _ = once.once_a_step(job, axes, stages, mixed)
-    return np.broadcast_to(traffic, layers.shape)
 
 
 def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -> Layout:

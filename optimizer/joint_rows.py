@@ -50,7 +50,12 @@ def scaled(problem: Stagewise, weight: float) -> Stagewise:
         factor=weight * problem.factor,
         tables=tuple(
             tuple(
-                replace(row, cost_s=weight * row.cost_s, tail_s=weight * row.tail_s)
+                replace(
+                    row,
+                    cost_s=weight * row.cost_s,
+                    tail_s=weight * row.tail_s,
+                    left_s=weight * row.left_s,
+                )
                 for row in table
             )
             for table in problem.tables
@@ -58,6 +63,7 @@ def scaled(problem: Stagewise, weight: float) -> Stagewise:
         constant=weight * problem.constant,
         chains=tuple(map(chain, problem.chains)),
         bounds=tuple((weight * factor, weight * rest) for factor, rest in problem.bounds),
+        late=problem.late and replace(problem.late, share=weight * problem.late.share),
     )
 
 

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import once
+from layoutopt.costmodel import once, sharding
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Schedule
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import Estimate
@@ -333,6 +334,10 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
     low = share / group.axes.pp
     walls = np.full(len(group), np.inf)
     kept = np.flatnonzero(low <= slowest)
+    if len(kept) and not np.all(group.axes.v_shape) and np.any(group.axes.pp > 1):
+        least_once[kept] = np.maximum(least_once[kept], _least_late_s(job, group.keep(kept)))
+        slowest = _slowest_s(group, objective - least_once)
+        kept = np.flatnonzero(low <= slowest)
     if len(kept):
         mine = group.keep(kept)
         rooms = rooms_of(space, mine, fewest[kept])
@@ -345,6 +350,18 @@ def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
         steps = search.clock.scale * (seconds + job.software.step_overhead_s)
         walls[kept] = run_wall_s(job, steps, write[kept], stall[kept], size)
     return Bounded(search, group, walls, least_once, pairs, fewest)
+
+
+def _least_late_s(job: Job, group: Group) -> Array:
+    """What comes once a step takes at least, because some stage holds as many layers as an even
+    split gives each, and those before the first such stage hold fewer."""
+    axes, pp = group.axes, group.axes.pp
+    each = job.model.layers // pp
+    before = (pp - 1) * each * (group.layer_s + group.again_s) + group.embedding_s
+    left = once.least_later(job, axes, each) - once.head_start(axes) * before
+    tied = sharding.tied_embedding_seconds(job, axes.tp, pp, axes.cp)
+    late: Array = np.where(once.waits_for_later(axes), left, 0.0) + tied
+    return late
 
 
 def most_s(problem: Stagewise) -> float:
@@ -361,4 +378,5 @@ def most_s(problem: Stagewise) -> float:
         )
         for table in problem.tables
     ]
-    return problem.value_s(most)
+    late = max(row.left_s for table in problem.tables for row in table) if problem.late else 0.0
+    return problem.relaxed_s(most) + late

@@ -6,6 +6,7 @@ and what is least is
 
     constant + factor * slowest stage + longest chain + largest tail + sum of the rows' costs
 
+and what a later stage's traffic is late by (Late).
 A chain is a sum over the stages, each with its own weight: a path through the schedule. Stages with
 the same table and the same weights are one class, and the model counts how many of them take a row:
 equal stages are not told apart. With the incumbent as cut-off, "no solution" is the proof that this
@@ -14,10 +15,12 @@ outer choice has nothing better.
 
 from __future__ import annotations
 
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from layoutopt.costmodel.stages import even_split, recompute_alike
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.solver import run
 
@@ -44,6 +47,8 @@ class Row:
     """What its recompute takes."""
     tail_s: float = 0.0
     """What the stage does once all are done."""
+    left_s: float = 0.0
+    """Traffic once a step that its own passes do not hide."""
 
 
 @dataclass(frozen=True)
@@ -69,6 +74,26 @@ class Chain:
 
 
 @dataclass(frozen=True)
+class Late:
+    """How much earlier than the first stage another one is done (`once.held_once`)."""
+
+    share: float
+    """Of the seconds of the stages before it."""
+    fixed_s: float
+    """What rows' seconds hold beside work."""
+
+    def start_s(self, row: Row) -> float:
+        """How much earlier the stages after this one are done; recompute of a part of its layers
+        aside."""
+        partly = row.again_s if row.recomputed < row.layers else 0.0
+        return self.share * (row.seconds - self.fixed_s - partly)
+
+    def value_s(self, rows: Sequence[Row], stage: int) -> float:
+        """What ``stage`` has left of its traffic when the first one has done its own."""
+        return rows[stage].left_s - sum(map(self.start_s, rows[:stage])) - rows[0].left_s
+
+
+@dataclass(frozen=True)
 class Stagewise:
     """One outer choice: a table for each stage, in the order of the stages."""
 
@@ -81,6 +106,8 @@ class Stagewise:
     bounds: tuple[tuple[float, float], ...] = ()
     """(factor, rest): constant, slowest stage and longest chain are this much of the slowest stage
     and the rest at least. None: what the factor says."""
+    late: Late | None = None
+    """Stages after the first one may be the last to have done their traffic. None: they are not."""
 
     def least_s(self) -> float:
         """No choice of rows costs less: the least slowest stage with room for all layers, and each
@@ -112,6 +139,18 @@ class Stagewise:
 
     def value_s(self, rows: Sequence[Row]) -> float:
         """The objective of one choice of rows."""
+        return self.relaxed_s(rows) + self.late_s(rows)[0]
+
+    def late_s(self, rows: Sequence[Row]) -> tuple[float, int]:
+        """What stages after the first one add, and which of them; nothing in an even split."""
+        layers, again = (tuple(getattr(row, n) for row in rows) for n in ("layers", "recomputed"))
+        even = layers == even_split(self.layers, len(rows)) and recompute_alike(layers, again)
+        if self.late is None or even:
+            return 0.0, 0
+        return max((self.late.value_s(rows, s), s) for s in range(len(rows)))
+
+    def relaxed_s(self, rows: Sequence[Row]) -> float:
+        """The same where the first stage is the last to have done its traffic: never more."""
         longest = max((chain.value_s(rows) for chain in self.chains), default=0.0)
         tail = max(row.tail_s for row in rows)
         slowest = self.factor * max(row.seconds for row in rows)
@@ -128,15 +167,56 @@ class Chosen:
 
 
 def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float) -> Chosen:
-    """The rows that cost least, at most ``cutoff_s`` but for rounding (a billionth of it)."""
+    """The rows that cost least, at most ``cutoff_s`` but for rounding (a billionth of it).
+
+    Later stages' traffic comes into the model when an answer would be late by it: seldom.
+    """
+    ends_at, late = time.monotonic() + seconds, list[int]()
+    while True:
+        found = _best(problem, cutoff_s, budget, ends_at - time.monotonic(), late)
+        if found.rows is None or not found.proved:
+            break
+        more, stage = problem.late_s(found.rows)
+        if more <= 0 or stage in late:
+            break
+        late.append(stage)
+    if not late:
+        return found
+    # An even split has none of it, which the model does not know.
+    even = _even_rows(problem, cutoff_s)
+    if even is None or (found.rows and problem.value_s(found.rows) <= problem.value_s(even)):
+        return found
+    return Chosen(even, found.proved)
+
+
+def _even_rows(problem: Stagewise, cutoff_s: float) -> tuple[Row, ...] | None:
+    """The best of the even splits with as much recompute everywhere that are within the limit."""
+    split = even_split(problem.layers, len(problem.tables))
+    found = []
+    for number in sorted({row.recomputed for table in problem.tables for row in table}):
+        wanted = [(n, min(number, n)) for n in split]
+        rows = [
+            next((row for row in table if (row.layers, row.recomputed) == told), None)
+            for table, told in zip(problem.tables, wanted, strict=True)
+        ]
+        if all(row is not None for row in rows):
+            found.append(tuple(row for row in rows if row is not None))
+    best = min(found, key=problem.value_s, default=None)
+    return best if best is not None and problem.value_s(best) <= cutoff_s else None
+
+
+def _best(
+    problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float, late: Sequence[int]
+) -> Chosen:
+    """The best rows where none but the stages ``late`` may be late."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    inner = _Inner(model, problem, cutoff_s / PARTS)
-    for stages in _classes(problem):
+    inner = _Inner(model, problem, cutoff_s / PARTS, late)
+    for stages in _classes(problem, late):
         inner.take(stages)
     inner.minimize(problem.layers)
-    solver, status = run(model, budget, seconds)
+    solver, status = run(model, budget, max(0.0, seconds))
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Chosen(None, status == cp_model.INFEASIBLE)
     rows: dict[int, Row] = {}
@@ -150,7 +230,9 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
 class _Inner:
     """The CP-SAT model: how many stages of each class take each row."""
 
-    def __init__(self, model: CpModel, problem: Stagewise, quantum: float) -> None:
+    def __init__(
+        self, model: CpModel, problem: Stagewise, quantum: float, late: Sequence[int]
+    ) -> None:
         self.model, self.problem, self.quantum = model, problem, quantum
         # Each row may be half a quantum off in its cost and in the longest chain.
         self.most = PARTS + 2 * len(problem.tables) + 4
@@ -160,6 +242,7 @@ class _Inner:
         self._cost: list[tuple[IntVar, int]] = []
         self._layers: list[tuple[IntVar, int]] = []
         self._chains: list[list[tuple[IntVar, int]]] = [[] for _ in problem.chains]
+        self._late: dict[int, list[tuple[IntVar, int]]] = {stage: [] for stage in late}
 
     def take(self, stages: list[int]) -> None:
         """Every stage of a class takes one of its rows; not one that is over the cut-off alone."""
@@ -177,8 +260,20 @@ class _Inner:
             self._layers.append((count, row.layers))
             for chain, part in zip(self._chains, parts, strict=True):
                 chain.append((count, part))
+            for stage, told in self._late.items():
+                told.append((count, self._quanta(self._own_late_s(row, stages[0], stage))))
         self.model.add(sum(taken.values()) == len(stages))
         self.counts.append((stages, taken))
+
+    def _own_late_s(self, row: Row, stage: int, late: int) -> float:
+        """What one stage's row adds to how late another stage is (Late.value_s)."""
+        told = self.problem.late
+        if told is None or stage > late:
+            return 0.0
+        if stage == late:
+            return row.left_s
+        first = row.left_s if stage == 0 else 0.0
+        return -told.start_s(row) - first
 
     def minimize(self, layers: int) -> None:
         """All layers stand somewhere, and the objective is within the cut-off."""
@@ -192,6 +287,11 @@ class _Inner:
             model.add(longest >= told)
         total = self.slowest + self.tail + longest + self._quanta(self.problem.constant)
         total += sum(own * count for count, own in self._cost)
+        if self._late:
+            later = model.new_int_var(0, 2 * PARTS, "late")
+            for parts in self._late.values():
+                model.add(later >= sum(part * count for count, part in parts))
+            total += later
         model.add(total <= self.most)
         model.minimize(total)
         every = [count for _, taken in self.counts for count in taken.values()]
@@ -203,13 +303,16 @@ class _Inner:
         return round(seconds / self.quantum)
 
 
-def _classes(problem: Stagewise) -> list[list[int]]:
-    """Stages with equal tables and equal weights in all chains. Of a class the later stages get
+def _classes(problem: Stagewise, late: Sequence[int]) -> list[list[int]]:
+    """Stages with equal tables and equal weights in all chains, on the same side of each stage
+    that may be late. Of a class the later stages get
     more layers, as an even split has it: they hold fewer microbatches."""
     found: dict[tuple[object, ...], list[int]] = {}
     for stage, table in enumerate(problem.tables):
         weights = [(c.seconds[stage], c.forward[stage], c.again[stage]) for c in problem.chains]
-        found.setdefault((table, *weights), []).append(stage)
+        sides = [(stage > other) - (stage < other) for other in late]
+        first = stage == 0 and bool(late)
+        found.setdefault((table, *weights, *sides, first), []).append(stage)
     return list(found.values())
 
 
