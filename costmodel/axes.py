@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -111,3 +112,14 @@ def axes_of(layouts: Sequence[Layout]) -> Axes:
         offload_activations=np.array([layout.offload_activations for layout in layouts]),
         cp_kind=ints([CP_KINDS.index(layout.cp_kind) for layout in layouts]),
     )
+
+
+def take(axes: Axes, places: Flags | Ints) -> Axes:
+    """Some entries of arrays of layouts."""
+    size = len(axes.tp)
+    taken: dict[str, Any] = {}
+    for item in fields(axes):
+        values = getattr(axes, item.name)
+        if isinstance(values, np.ndarray) and values.shape == (size,):
+            taken[item.name] = values[places]
+    return replace(axes, **taken)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.costmodel import sharding
-from layoutopt.costmodel.axes import ZERO_BUBBLE, ZERO_BUBBLE_2P, Array, Axes, Flags, Ints
+from layoutopt.costmodel.axes import ZERO_BUBBLE, ZERO_BUBBLE_2P, Array, Axes, Flags, Ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import overlap_window
 from layoutopt.costmodel.stage_work import (
@@ -115,7 +115,10 @@ def head_start(axes: Axes) -> Array:
 
 
 def _latest(job: Job, axes: Axes, stages: Stages) -> Array:
-    """The most that any stage of one layout has left when the pipeline is done."""
+    """The most that any stage has left when the pipeline is done, one value for each layout."""
+    if len(axes.tp) > 1:
+        alone = (take(axes, np.array([place])) for place in range(len(axes.tp)))
+        return np.concatenate([_latest(job, one, stages) for one in alone])
     again = None if stages.recomputed is None else stages.recomputed.T
     rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, again)
     mixed = mixed_layers(job, axes, rows)

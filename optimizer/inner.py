@@ -9,13 +9,13 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from layoutopt.costmodel import memory, once, sharding, stage_work
-from layoutopt.costmodel.axes import Axes, Flags, Ints, ints
+from layoutopt.costmodel.axes import Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
-from layoutopt.optimizer.outer import Group, take
+from layoutopt.optimizer.outer import Group
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.stagewise import Chain, Late, Row, Stagewise
 

