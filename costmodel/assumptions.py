@@ -82,9 +82,11 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A3",
-            "The first stage ends last: its gradient reduction, weight gather and optimizer step "
-            "end the step.",
-            breaks="stages that hold more parameters than the first one and finish just before it",
+            "The first stage ends last; of an uneven split a later one that has more traffic left "
+            "than its head start may: its gradient reduction, weight gather and optimizer step end "
+            "the step.",
+            breaks="steps that are nearly all traffic, in which a later stage hides more than its "
+            "head start",
             checked_by="benchmarks/accuracy.py on measured pipelines",
         ),
         lambda job, layout: layout.pp > 1,
