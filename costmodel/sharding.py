@@ -348,4 +348,7 @@ def optimizer_seconds(
         experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
         held = held + experts / np.where(z >= 1, expert_shard(job, tp, pp, ep, etp, shard), 1)
     here = compute.optimizer_seconds(job, machine(job), held)
-    return np.where(offload, adam_seconds(job, held), here) if np.any(offload) else here
+    if not np.any(offload):
+        return here
+    fixed = machine(job).reach.optimizer_s
+    return np.where(offload, adam_seconds(job, held) + fixed, here)

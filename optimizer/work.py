@@ -14,6 +14,7 @@ from layoutopt.costmodel.axes import NONE, RING, Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_bytes, run_wall_s
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS
+from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.rules import divisors
 from layoutopt.costmodel.step import jitter
 from layoutopt.optimizer import choices
@@ -49,7 +50,8 @@ def least_wall_s(job: Job, gpu_seconds: float) -> float:
 
 
 def _wall_s(job: Job, seconds: float) -> float:
-    step = (1 + jitter(job)) * (seconds + job.software.step_overhead_s)
+    fixed = job.software.step_overhead_s + machine(job).reach.optimizer_s
+    step = (1 + jitter(job)) * (seconds + fixed)
     return float(run_wall_s(job, step, 0.0, 0.0, checkpoint_bytes(job)))
 
 
