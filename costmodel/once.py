@@ -87,9 +87,10 @@ def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array
     ready for as long as the stages before it took for one pass of a chunk, and what is left of its
     traffic then is what the step waits for.
     """
-    seconds = _exposed(job, axes, stages, mixed)
+    whole = stages.recomputed is None or bool(np.all(stages.recomputed == stages.layers))
+    seconds = _exposed(job, axes, stages, mixed, whole=whole)
     if stages.ahead is None and stages.layers.shape[-1] > 1 and not splits_alike(job, stages):
-        seconds = np.maximum(seconds, _latest(job, axes, stages))
+        seconds = np.maximum(seconds, _latest(job, axes, stages, whole=whole))
     return seconds, longest_optimizer(job, axes, stages)
 
 
@@ -114,35 +115,42 @@ def head_start(axes: Axes) -> Array:
     return share
 
 
-def _latest(job: Job, axes: Axes, stages: Stages) -> Array:
+def left_alone(job: Job, axes: Axes, rows: Stages) -> Array:
+    """What each stage has left of its traffic, one for each row, where they are one layout's."""
+    whole, mixed = rows.recomputed is None, mixed_layers(job, axes, rows)
+    left: Array = np.broadcast_to(
+        _exposed(job, axes, rows, mixed, whole=whole), rows.layers.shape[:1]
+    )
+    return left
+
+
+def _latest(job: Job, axes: Axes, stages: Stages, *, whole: bool) -> Array:
     """The most that any stage has left when the pipeline is done, one value for each layout."""
     if len(axes.tp) > 1:
         alone = (take(axes, np.array([place])) for place in range(len(axes.tp)))
-        return np.concatenate([_latest(job, one, stages) for one in alone])
+        return np.concatenate([_latest(job, one, stages, whole=whole) for one in alone])
     again = None if stages.recomputed is None else stages.recomputed.T
     rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, again)
     mixed = mixed_layers(job, axes, rows)
-    left = np.broadcast_to(_exposed(job, axes, rows, mixed), rows.layers.shape[:1])
-    passes = _passes(job, axes, rows, mixed)
+    left = np.broadcast_to(_exposed(job, axes, rows, mixed, whole=whole), rows.layers.shape[:1])
+    plain = mixed if whole else _kept(mixed)
+    passes = stage_seconds(plain, rows, end_seconds(job, axes))[:, 0]
     before = np.cumsum(passes) - passes
     latest: Array = np.max(left - head_start(axes) * before, keepdims=True)
     return np.where(waits_for_later(axes), latest, 0.0)
 
 
-def _passes(job: Job, axes: Axes, rows: Stages, mixed: Mixed) -> Array:
-    """Seconds of one microbatch on each row's stage; recompute of a part of its layers aside."""
-    ends = end_seconds(job, axes)
-    seconds = stage_seconds(mixed, rows, ends)[:, 0]
-    if len(mixed.kinds) == 1:
-        return seconds
+def _kept(mixed: Mixed) -> Mixed:
+    """As if nothing recomputed: the slowest stage sets the pace, and what another one repeats does
+    not lengthen it."""
     told, kept = mixed.counts
-    plain = replace(mixed, counts=(np.zeros_like(told), told + kept))
-    partly: Array = np.where(kept[:, 0] > 0, stage_seconds(plain, rows, ends)[:, 0], seconds)
-    return partly
+    return replace(mixed, counts=(np.zeros_like(told), told + kept))
 
 
-def _exposed(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> Array:
-    """What the first listed stage does not hide of its own traffic."""
+def _exposed(job: Job, axes: Axes, stages: Stages, mixed: Mixed, *, whole: bool) -> Array:
+    """What the first listed stage does not hide of its own traffic. ``whole``: all layers of the
+    model recompute alike."""
+    mixed = mixed if whole else _kept(mixed)
     once = first_stage_once(
         job, axes, stages.layers[..., 0], stages.first[..., 0], stages.last[..., 0]
     )
@@ -168,7 +176,7 @@ def least_later(job: Job, axes: Axes, layers: Ints) -> Array:
 
     def left(held: Ints) -> Array:
         stages = Stages(index, held[..., None], none, none)
-        return _exposed(job, axes, stages, mixed_layers(job, axes, stages))
+        return _exposed(job, axes, stages, mixed_layers(job, axes, stages), whole=True)
 
     told, more = left(layers), left(layers + 1)
     # Convex in the number of layers: where it falls, what no window hides is all that is sure.
@@ -220,18 +228,11 @@ def _left(
     hides: float,
 ) -> Array:
     """What the passes of the first listed stage do not hide of ``wire``: of all of it, and of the
-    first chunk's own, its layers and the embedding.
-
-    The passes are as long as those of the slowest stage lets them be: where only some of a stage's
-    layers recompute, that does not make them longer.
-    """
+    first chunk's own, its layers and the embedding."""
     layers = sum_of(
         count[..., 0] * one_pass(kind)
         for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
     )
-    if len(mixed.kinds) > 1:
-        alike = (mixed.counts[0] + mixed.counts[1])[..., 0] * one_pass(mixed.kinds[1])
-        layers = np.where(mixed.counts[1][..., 0] > 0, alike, layers)
     chunks = np.where(axes.pp > 1, axes.interleaved, 1)
     share = 1 - once.layers_share * (1 - 1 / chunks)
     window = overlap_window(axes.pp, chunks) * layers

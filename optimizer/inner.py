@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import memory, once, sharding, stage_work
+from layoutopt.costmodel import memory, once, sharding
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -84,9 +84,8 @@ def _problems(
         again[None] if group.variant.partly else None,
     )  # fmt: skip
     fits = np.logical_and.reduce([_fits(part.space, _axes(part), stages) for part in parts])
-    # Recompute costs time and frees memory: beyond what fits, more of it helps a stage only where
-    # all its layers do, whose passes are then taken to be as long as the others'.
-    needed = fits & ((again == layers) | _fewest(stage, layers, again, fits))
+    # Recompute costs time and frees memory: beyond what fits, more of it never helps.
+    needed = fits & _fewest(stage, layers, again, fits)
     if len(np.unique(stage[needed])) < len(ranges):
         return
     told = [stage[needed].tolist(), layers[needed].tolist(), again[needed].tolist()]
@@ -120,8 +119,8 @@ def _columns(
         seconds, cost = seconds + group.fixed_s[place], np.zeros_like(seconds)
     told = None if stages.recomputed is None else stages.recomputed.T
     rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, told)
-    mixed = stage_work.mixed_layers(job, axes, rows)
-    left, tail = (np.broadcast_to(v, layers.shape) for v in once.held_once(job, axes, rows, mixed))
+    left, tail = once.left_alone(job, axes, rows), once.longest_optimizer(job, axes, rows)
+    tail = np.broadcast_to(tail, layers.shape)
     tied = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     cost = cost + np.where(stage == 0, left + tied, 0.0)
     forward = layers * group.forward_s[place]

@@ -83,10 +83,8 @@ class Late:
     """What rows' seconds hold beside work."""
 
     def start_s(self, row: Row) -> float:
-        """How much earlier the stages after this one are done; recompute of a part of its layers
-        aside."""
-        partly = row.again_s if row.recomputed < row.layers else 0.0
-        return self.share * (row.seconds - self.fixed_s - partly)
+        """How much earlier the stages after this one are done; recompute aside."""
+        return self.share * (row.seconds - self.fixed_s - row.again_s)
 
     def value_s(self, rows: Sequence[Row], stage: int) -> float:
         """What ``stage`` has left of its traffic when the first one has done its own."""
