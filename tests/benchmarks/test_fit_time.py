@@ -12,6 +12,7 @@ from layoutopt.validation.cases import Case
 from layoutopt.validation.records import Record
 from tests.costmodel.cases import EXPERTS, SMALL, job
 from tests.costmodel.cases import soft as plain
+from tests.costmodel.test_mamba import HYBRID
 
 KERNELS = ("flash3", "flash1", "fused_softmax", "unfused")
 
@@ -20,7 +21,7 @@ def _case(number: int) -> Case:
     """One of eight jobs that differ in model, kernel, precision and norms."""
     precision: Precision = "fp8" if number % 2 else "bf16"
     asked = job(
-        EXPERTS if number >= 4 else SMALL,
+        HYBRID if number == 7 else EXPERTS if number >= 4 else SMALL,
         precision=precision,
         attention_kernel=KERNELS[number % 4],
         fused_norm=number % 3 == 0,

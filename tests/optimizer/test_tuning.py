@@ -13,7 +13,7 @@ from layoutopt.errors import InputError
 from layoutopt.optimizer.exhaustive import try_everything
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.search import search
-from tests.builders import questions, small_cluster, small_model, small_question
+from tests.builders import NARROW, questions, small_cluster, small_model, small_question
 from tests.conftest import FULL
 from tests.optimizer.test_random_questions import compare
 
@@ -98,6 +98,8 @@ def test_documents_as_long_as_sequences_change_nothing() -> None:
 
 def test_one_packed_sequence_a_microbatch_is_searched_as_it_is_tried() -> None:
     question = small_question(small_model(layers=2), gpus=2, batch=4, framework="megatron-bridge")
+    narrow = question.job.software.model_copy(update=NARROW)
+    question = replace(question, job=replace(question.job, software=narrow))
     packed = tuned(question, finetune="full", documents=DOCUMENTS)
     slow = try_everything(packed)
     compare(packed, search(packed), slow)
