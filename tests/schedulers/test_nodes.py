@@ -10,7 +10,12 @@ import pytest
 from layoutopt.errors import InputError, ToolError
 from layoutopt.schedulers import slurm_nodes, tools
 from layoutopt.schedulers.nodes import Node, pool_for
-from layoutopt.schedulers.slurm_nodes import expand, nodes_of_json, nodes_of_lines
+from layoutopt.schedulers.slurm_nodes import (
+    expand,
+    nodes_of_json,
+    nodes_of_lines,
+    paths_of_lines,
+)
 
 OLD = json.loads((Path(__file__).parent / "sinfo-22.05.json").read_text())
 NEW = {
@@ -141,3 +146,36 @@ def test_a_command_that_hangs_is_a_tool_s_fault(
         tools.try_tool(["scontrol"], 0.2)
     with pytest.raises(ToolError, match="sbatchx is not installed"):
         tools.run_tool(["sbatchx"])
+
+
+TREE = """\
+SwitchName=leaf1 Level=0 LinkSpeed=1 Nodes=n[1-2]
+SwitchName=leaf2 Level=0 LinkSpeed=1 Nodes=n3,n4
+SwitchName=spine Level=1 LinkSpeed=1 Nodes=n[1-4] Switches=leaf[1-2]
+"""
+
+
+def test_switches_over_nodes() -> None:
+    assert paths_of_lines(TREE) == {
+        "n1": ("spine", "leaf1"),
+        "n2": ("spine", "leaf1"),
+        "n3": ("spine", "leaf2"),
+        "n4": ("spine", "leaf2"),
+    }
+    blocks = "BlockName=b1 BlockIndex=0 Nodes=n[1-2] BlockSize=2\nBlockName=b2 Nodes=n[3-4]\n"
+    assert paths_of_lines(blocks)["n3"] == ("b2",)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "No topology information available\n",
+        TREE + "SwitchName=far Level=0 Nodes=n9\n",  # not as deep as the others
+        TREE + "SwitchName=leaf3 Level=0 Nodes=n4\n",  # n4 hangs on two
+        "SwitchName=a Level=0 Nodes=n1 Switches=a\nSwitchName=b Level=1 Switches=a,b\n",
+    ],
+)
+def test_trees_that_say_nothing_sure_are_left_out(text: str) -> None:
+    assert len(set(map(len, paths_of_lines(text).values()))) <= 1
+    assert "n9" not in paths_of_lines(text)

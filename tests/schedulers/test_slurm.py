@@ -102,6 +102,16 @@ def test_submit_reads_nodes_solves_and_the_job_sees_its_layout(slurm: Slurm) -> 
     assert "again=16" in printed  # layoutopt env, inside the job
 
 
+def test_the_switches_over_the_nodes_are_levels(slurm: Slurm) -> None:
+    """Two leaves of two nodes each, as topology.conf has them."""
+    words = ("submit", "--dry-run", "--json", "--model", "8B", "--nodes", "4", "train.sbatch")
+    code, out, said = slurm.run("layoutopt", *words)
+    assert code == 0, said
+    machine = json.loads(out)["plan"]["request"]["machine"]
+    assert [level["name"] for level in machine["levels"]] == ["nvlink", "leaf", "network"]
+    assert sorted(len(switch["nodes"]) for switch in machine["switches"]) == [2, 2]
+
+
 @pytest.mark.parametrize(
     "call",
     [call for page in pages() for call in calls(page) if needs_slurm(call)],

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from layoutopt.errors import InputError, LayoutoptError
 from layoutopt.hardware_profiles.catalog import find_gpu
 from layoutopt.hardware_profiles.cluster import cluster_for, with_nodes
+from layoutopt.hardware_profiles.fragment import fragment
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.numbers import MOST_GPUS, read_count
 from layoutopt.launchers.plan import Plan, read_plan
 from layoutopt.report.answer import Answer
 from layoutopt.report.plan_json import layout_line
-from layoutopt.schedulers.nodes import Pool, pool_for, states_of
-from layoutopt.schedulers.slurm_nodes import slurm_nodes
+from layoutopt.schedulers.nodes import Node, Pool, pool_for, states_of
+from layoutopt.schedulers.slurm_nodes import slurm_nodes, slurm_switches
 from layoutopt.schedulers.slurm_submit import Submission, sizes, soonest, wait_s
 from layoutopt.schedulers.variables import variables
 from layoutopt.units import format_seconds
@@ -85,8 +86,10 @@ def submit(
     """
     given = {name: value for name, value in options.items() if value is not None}
     pool = pool_for(slurm_nodes(), given.get("gpu"), asked.partition)
-    cluster = _cluster(pool, given)
     least, most, notes = _range(pool, asked, given)
+    # A job that may wait gets whichever nodes come free.
+    now = not asked.when and most <= len(pool.free)
+    cluster = _cluster(pool, pool.free if now else pool.nodes, given)
     waits: dict[int, float] = {}
     if asked.when and most > least:
         answer, waits = _soonest_finish(asked, given, cluster, pool, least, most, stdin)
@@ -98,8 +101,9 @@ def submit(
     return Submitted(submission, answer, job, waits, notes)
 
 
-def _cluster(pool: Pool, given: Mapping[str, Any]) -> Cluster:
-    """The pool's nodes as a machine: the GPU's usual links, the scheduler's number of GPUs."""
+def _cluster(pool: Pool, nodes: Sequence[Node], given: Mapping[str, Any]) -> Cluster:
+    """The pool's nodes as a machine: the GPU's usual links, the scheduler's number of GPUs, and
+    its switches where it says which nodes hang on which."""
     name = given.get("gpu") or pool.kind
     if name is None:
         raise InputError(
@@ -107,7 +111,14 @@ def _cluster(pool: Pool, given: Mapping[str, Any]) -> Cluster:
             field="gpu",
         )
     gpu, _ = find_gpu(str(name))
-    return with_nodes(cluster_for(gpu, gpus_per_node=pool.gpus_per_node), len(pool.nodes))
+    cluster = with_nodes(cluster_for(gpu, gpus_per_node=pool.gpus_per_node), len(pool.nodes))
+    paths = slurm_switches()
+    mine = {node.name: paths[node.name] for node in nodes if node.name in paths}
+    if len(mine) < len(nodes) or len(set(mine.values())) < 2:
+        return cluster
+    depth = len(next(iter(mine.values())))
+    outer = (f"tier{tier}" for tier in range(depth - 2))
+    return fragment(cluster, mine, (*outer, "spine", "leaf")[-depth:])
 
 
 def _range(pool: Pool, asked: Asked, given: dict[str, Any]) -> tuple[int, int, tuple[str, ...]]:

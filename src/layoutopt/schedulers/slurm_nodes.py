@@ -2,7 +2,8 @@
 
 ``scontrol show nodes --json`` is of Slurm 23.02 and later, ``sinfo --json`` of 21.08 and later in
 two shapes (a list of nodes; groups of nodes), the lines of ``scontrol show nodes -o`` are always
-there. State and features are a word and a comma list in older versions, lists in newer ones.
+there, and so is ``scontrol show topology``. State and features are a word and a comma list in older
+versions, lists in newer ones.
 """
 
 from __future__ import annotations
@@ -35,6 +36,39 @@ def slurm_nodes() -> list[Node]:
     if not found:
         raise ToolError("scontrol show nodes -o lists no node")
     return found
+
+
+def slurm_switches() -> dict[str, tuple[str, ...]]:
+    """The switches over each node, outermost first; empty where Slurm knows of none."""
+    done = try_tool(["scontrol", "show", "topology"])
+    return paths_of_lines(done.stdout) if done.returncode == 0 else {}
+
+
+def paths_of_lines(text: str) -> dict[str, tuple[str, ...]]:
+    """The same of ``scontrol show topology``: trees (SwitchName=) or blocks (BlockName=).
+
+    Empty where nodes hang at unequal depths, or under several leaves.
+    """
+    leaf: dict[str, str] = {}
+    above: dict[str, str] = {}
+    for line in text.splitlines():
+        pairs = dict(_PAIR.findall(line.strip()))
+        name = str(pairs.get("SwitchName") or pairs.get("BlockName") or "")
+        if not name:
+            continue
+        above |= dict.fromkeys(expand(pairs.get("Switches", "")), name)
+        if pairs.get("Level", "0") == "0":
+            nodes = expand(pairs.get("Nodes", ""))
+            if any(node in leaf for node in nodes):
+                return {}
+            leaf |= dict.fromkeys(nodes, name)
+    paths: dict[str, tuple[str, ...]] = {}
+    for node, switch in leaf.items():
+        path = [switch]
+        while path[0] in above and above[path[0]] not in path:
+            path.insert(0, above[path[0]])
+        paths[node] = tuple(path)
+    return paths if len({len(path) for path in paths.values()}) == 1 else {}
 
 
 def nodes_of_json(document: Mapping[str, Any]) -> list[Node]:
