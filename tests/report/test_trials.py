@@ -21,7 +21,7 @@ TP4 = Layout(tp=4, dp=16, microbatches=4)
 TP8 = Layout(tp=8, dp=8, microbatches=8)
 
 SLOW_LINK: Figures = {"hopper.scaleup": 0.05, "shared.jitter": 0.0}
-FAST_LINK: Figures = {"hopper.scaleup": 1.0, "volta.scaleup": 0.1}
+FAST_LINK: Figures = {"hopper.scaleup": 1.0, "volta.scaleup": 0.1, "shared.jitter": 0.0}
 
 
 @pytest.fixture
