@@ -88,8 +88,15 @@ def _client(address: str) -> Iterator[Client]:
     """A connection whose end leaves nothing on the scheduler."""
     from distributed import Client
 
+    def connect() -> Client:
+        return Client(address, timeout=CONNECT_S, set_as_default=False)
+
     try:
-        client = Client(address, timeout=CONNECT_S, set_as_default=False)
+        try:
+            client = connect()
+        except AssertionError:  # the event loop of a client before this one is just ending
+            time.sleep(1.0)
+            client = connect()
     except ValueError as error:
         raise InputError(f"--dask {address}: {error}", field="dask", value=address) from None
     try:
