@@ -130,7 +130,7 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
         Assumption(
             "A7",
             "A chunk takes as long on every stage that holds as many layers, forward or backward.",
-            breaks="zero-bubble schedules with unequal weight and input gradients, interleaved "
+            breaks="zero-bubble schedules whose first and last stages take longer, interleaved "
             "chunks of unequal layers",
             checked_by="tests/costmodel/test_pipeline.py, schedules drawn by hand",
         ),

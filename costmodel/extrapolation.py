@@ -41,8 +41,8 @@ def _beyond_measurements(job: Job, layout: Layout) -> Iterator[str]:
         yield "offload to host memory: no measured run stands behind its price (A21)"
     if job.training.lora:
         yield (
-            "finetune lora: the uncertainty of the step time is that of runs of this kind that "
-            "train every weight (A22)"
+            "finetune lora: the uncertainty of the step time is that of runs of this kind, nearly "
+            "all of which train every weight (A22)"
         )
     if job.training.precision == "fp32":
         yield "fp32: activations are counted in 2 bytes, as in mixed precision, but take twice that"
@@ -53,6 +53,6 @@ def _left_out(job: Job, layout: Layout) -> Iterator[str]:
         yield f"axis_order {layout.axis_order} is priced as {PRICED[0]} (A18)"
     if layout.schedule in ("zb-h1", "zb-2p", "zbv"):
         yield (
-            f"schedule {layout.schedule}: forward pass, input gradient and weight gradient of a "
-            "chunk are taken to be equally long, and splitting the backward pass to be free (A7)"
+            f"schedule {layout.schedule}: the mean stage's passes stand for all stages', and "
+            "splitting the backward pass is taken to be free (A7)"
         )

@@ -82,6 +82,28 @@ class _Weights:
     experts: Array
 
 
+def _held_weights(
+    job: Job, tp: Ints, layers: Ints, first: Flags, last: Flags, ep: Ints | int, etp: Ints | int
+) -> tuple[_Weights, _Weights | None]:
+    """What a stage trains, and what it holds frozen beside it."""
+    dense = sharding.stage_parameters(job, tp, layers, first, last)
+    experts: Array = np.zeros(1)
+    if job.model.moe is not None:
+        experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
+    if job.model.mtp_layers:
+        more, more_experts = sharding.prediction_parameters(job, tp, ep, etp)
+        dense = dense + np.where(last, more, 0.0)
+        experts = experts + np.where(last, more_experts, 0.0)
+    held = _Weights(dense, experts)
+    if not job.training.lora:
+        return held, None
+    adapters = _Weights(
+        sharding.trained_parameters(job, tp, layers, first, last),
+        sharding.trained_experts(job, layers, np.asarray(ep), etp),
+    )
+    return adapters, held
+
+
 def state_kib(
     job: Job,
     tp: Ints,
@@ -108,25 +130,10 @@ def state_kib(
     """
     software, z = job.software, np.asarray(zero_stage)
     size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    dense = sharding.stage_parameters(job, tp, layers, first, last)
-    experts: Array = np.zeros(1)
     replicas: Ints = np.ones(1, dtype=np.int64)
     if job.model.moe is not None:
-        experts = sharding.expert_parameters(job, layers, np.asarray(ep), etp)
         replicas = sharding.expert_shard(job, tp, pp, ep, etp, shard)
-
-    if job.model.mtp_layers:
-        more, more_experts = sharding.prediction_parameters(job, np.asarray(tp), ep, etp)
-        dense = dense + np.where(last, more, 0.0)
-        experts = experts + np.where(last, more_experts, 0.0)
-    trained = _Weights(dense, experts)
-    frozen: _Weights | None = None
-    if job.training.lora:
-        frozen = trained
-        trained = _Weights(
-            sharding.trained_parameters(job, np.asarray(tp), layers, first, last),
-            sharding.trained_experts(job, layers, np.asarray(ep), etp),
-        )
+    trained, frozen = _held_weights(job, np.asarray(tp), layers, first, last, ep, etp)
 
     def spread(weights: _Weights, bytes_each: int, sharded: Flags) -> Array:
         whole = weights.dense / np.where(sharded, size, 1)

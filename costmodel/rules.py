@@ -247,19 +247,21 @@ def v_shape_fits(job: Job, pp: int, vpp: int = 1) -> bool:
     return pp > 1 and vpp <= 2 and job.model.layers >= 2 * pp
 
 
+def _adapters_leave_bubbles(layout: Layout) -> Broken:
+    message = (
+        f"schedule {layout.schedule} fills its bubble with the weight gradients of frozen "
+        "weights, which adapters leave none of"
+    )
+    return Broken("adapters_leave_bubbles", "schedule", layout.schedule, message, USUAL_SCHEDULES)
+
+
 def _framework_pipeline(job: Job, layout: Layout) -> list[Broken]:
     """What the framework's pipeline runs (data/pipelines.yaml), and the arithmetic of a V."""
     found = []
     able = pipelines_of(job.software.framework)
     name, schedules = job.software.framework, (*USUAL_SCHEDULES, *able.schedules)
     if job.training.lora and layout.schedule in SPLIT_BACKWARD:
-        message = (
-            f"schedule {layout.schedule} fills its bubble with the weight gradients of frozen "
-        )
-        message += "weights, which adapters leave none of"
-        found.append(
-            Broken("adapters_leave_bubbles", "schedule", layout.schedule, message, USUAL_SCHEDULES)
-        )
+        found.append(_adapters_leave_bubbles(layout))
     if layout.schedule not in schedules:
         found.append(
             Broken(

@@ -174,9 +174,9 @@ def message_seconds(job: Job, axes: Axes) -> Array:
     return axes.chunks * message
 
 
-def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
-    """Exposed ZeRO-2/3 traffic of one layer and microbatch."""
-    wire = sharding.gather_seconds(
+def sharding_wire(job: Job, axes: Axes) -> sharding.Gathers:
+    """ZeRO-2/3 traffic of one layer and microbatch, seconds on the wire."""
+    return sharding.gather_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -187,7 +187,11 @@ def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
         etp=axes.etp,
         cp=axes.cp,
     )
-    share = job.software.overlap_fsdp
+
+
+def _repeated_sharding(job: Job, axes: Axes, layer: terms.LayerTerms) -> Array:
+    """What of it one layer's own passes do not hide."""
+    wire, share = sharding_wire(job, axes), job.software.overlap_fsdp
     return exposed(wire.forward, layer.forward, share) + exposed(
         wire.backward, layer.backward, share
     )

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
+from dataclasses import replace
 from itertools import islice, product
 
 import numpy as np
@@ -14,7 +16,7 @@ from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import space_of
-from layoutopt.optimizer.stagewise import Row, Stagewise, best_rows
+from layoutopt.optimizer.stagewise import Late, Row, Stagewise, best_rows
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
 
@@ -37,9 +39,38 @@ def drawn(seed: int) -> Stagewise:
     return Stagewise(number.randint(stages, stages * most), number.uniform(1, 20), tuple(tables))
 
 
+def late(seed: int) -> Stagewise:
+    """The same where stages have traffic left, of which those after the first may have most."""
+    problem, number = drawn(seed), random.Random(seed)
+    tables = tuple(
+        tuple(
+            replace(row, left_s=left, cost_s=row.cost_s + (left if stage == 0 else 0.0))
+            for row in table
+            for left in [row.layers * number.choice((1.0, 5.0))]
+        )
+        for stage, table in enumerate(problem.tables)
+    )
+    return replace(problem, tables=tables, late=Late(number.choice((0.0, 0.25, 1.0)), 0.1))
+
+
+def test_what_a_later_stage_is_late_by() -> None:
+    """2 + 6 layers; 1 s of traffic a layer, the first stage's pass of 3 s half of which counts: 6 -
+    1.5 - 2 more than the first one's own. An even split has none."""
+    table = tuple(Row(n, 0, 1.5 * n, 0.0, left_s=float(n)) for n in (2, 4, 6))
+    problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, 0.0))
+    short, even, long = table
+    assert problem.late_s((short, long)) == (pytest.approx(2.5), 1)
+    assert problem.late_s((long, short))[0] == 0.0
+    assert problem.late_s((even, even)) == (0.0, 0)
+    assert problem.value_s((short, long)) == pytest.approx(9.0 + 2.5)
+
+
+@pytest.mark.parametrize("made", [drawn, late])
 @pytest.mark.parametrize("seed", range(DRAWN))
-def test_the_best_rows_are_those_of_all_choices(seed: int) -> None:
-    problem = drawn(seed)
+def test_the_best_rows_are_those_of_all_choices(
+    seed: int, made: Callable[[int], Stagewise]
+) -> None:
+    problem = made(seed)
     values = [
         problem.value_s(rows)
         for rows in product(*problem.tables)

@@ -27,9 +27,9 @@ WITHIN = {"llama-3.1-8b": 0.08, "llama-3.1-70b": 0.03, "mixtral-8x7b": 0.03}
 """Of a small model's step the tables of embedding and loss head are a large part, and when they can
 hide is a matter of their place: at the end of the backward pass, and before the first."""
 
-UNEVEN = 0.08
-"""Where nearly all of a step is traffic, a later stage's passes hide more of it than its own head
-start says: two in a hundred layouts are over 3% away, and the closed form is the longer one."""
+PIPED = 0.1
+"""Where nearly all of a step is traffic, the waits of a pipeline hide some more of it than the
+passes beside it: the closed form is the longer one."""
 HOST = 0.12
 """Copies to the host go on in a pipeline's bubble, and the last layers' never have to leave: the
 closed form counts neither."""
@@ -54,7 +54,9 @@ def _try(random: Random) -> Drawn:
     model, pp = load_model(random.choice(list(WITHIN))), random.choice((1, 1, 2, 4))
     layout = Layout(
         tp=random.choice((1, 2, 4, 8)),
+        cp=random.choice((1, 1, 2)),
         pp=pp,
+        axis_order=random.choice(("tp-cp-ep-dp-pp", "tp-cp-ep-pp-dp")),
         layers_per_stage=_split(random, model.layers, pp),
         dp=random.choice((8, 32, 128, 1024)),
         ep=random.choice((1, 2, 8)) if model.moe else 1,
@@ -82,8 +84,8 @@ def test_closed_form_and_simulator_agree(number: int) -> None:
     drawn = _draw(Random(number))
     told, seen = estimate(drawn.job, drawn.layout), simulate_step(drawn.job, drawn.layout)
     within = HOST if drawn.layout.offload_activations else WITHIN[drawn.job.model.name]
-    if drawn.layout.layers_per_stage is not None:
-        within = max(within, UNEVEN)
+    if drawn.layout.pp > 1:
+        within = max(within, PIPED)
     near = pytest.approx(told.step.time_s, rel=within)
     assert seen.step_s == near, drawn.text
     for ours, theirs in zip(seen.stages, told.memory.stages, strict=True):

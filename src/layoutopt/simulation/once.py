@@ -76,6 +76,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
         group=axes.group,
         ep=axes.ep,
         etp=axes.etp,
+        cp=axes.cp,
     )
     optimizer = sharding.optimizer_seconds(
         job,
@@ -102,7 +103,8 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
 def tied_s(job: Job, layout: Layout) -> float:
     """The sum of a shared table's gradient between the two stages that hold it."""
     axes = axes_of([layout])
-    return 0.0 if is_v(layout) else _one(sharding.tied_embedding_seconds(job, axes.tp, axes.pp))
+    seconds = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
+    return 0.0 if is_v(layout) else _one(seconds)
 
 
 def _total(held: dict[str, float], ends_only: bool) -> float:

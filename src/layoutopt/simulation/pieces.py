@@ -15,6 +15,7 @@ from layoutopt.costmodel.activations import activation_kib, logits_kib, working_
 from layoutopt.costmodel.axes import NONE, Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
+from layoutopt.costmodel.stage_work import sharding_wire
 from layoutopt.costmodel.stages import even_split
 from layoutopt.simulation.schedules import chunks_of, is_v, places
 from layoutopt.units import KIB
@@ -210,16 +211,7 @@ def _layer(job: Job, layout: Layout, recompute: int) -> Piece:
 
 def _sharding(job: Job, axes: Axes) -> tuple[float, float, float]:
     """ZeRO-2/3 traffic of a layer and microbatch: gather, gather again, scatter; on the wire."""
-    wire = sharding.gather_seconds(
-        job,
-        axes.tp,
-        axes.pp,
-        axes.zero_stage,
-        shard=axes.shard_degree,
-        reshard=axes.reshard,
-        ep=axes.ep,
-        etp=axes.etp,
-    )
+    wire = sharding_wire(job, axes)
     gather, backward = _one(wire.forward), _one(wire.backward)
     again = gather if bool(axes.reshard[0]) else 0.0
     return gather, again, max(0.0, backward - again)
