@@ -81,7 +81,9 @@ def test_a_reader_that_leaves_is_no_error() -> None:
 
 def test_ctrl_c_is_exit_130() -> None:
     code = (
-        "import sys, time, click\n"
+        "import signal, sys, time, click\n"
+        # A background job of a shell inherits that the signal is ignored; a terminal's does not.
+        "signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from layoutopt.cli import main\n"
         "def wait(*a, **k):\n"
         "    print('waiting', flush=True)\n"

@@ -130,7 +130,7 @@ def test_estimates_carry_both() -> None:
         (job(), replace(LAYOUT, tp=16), "tp 16 leaves the scale-up domain of 8 GPUs"),
         (job(precision="fp32"), LAYOUT, "activations are counted in 2 bytes"),
         (job(), replace(LAYOUT, axis_order="cp-tp-ep-dp-pp"), "axis_order cp-tp-ep-dp-pp"),
-        (job(), replace(LAYOUT, schedule="zbv"), "schedule zbv: forward pass"),
+        (job(), replace(LAYOUT, schedule="zbv"), "schedule zbv: the mean stage's passes"),
     ],
 )
 def test_what_goes_beyond_is_said(asked: Job, layout: Layout, words: str) -> None:
