@@ -35,7 +35,7 @@ axes:
   gpus: {logspace: [64, 65536, 50], multiple: 8}
 """
 MOST_POINTS_S, MOST_PARENT_MIB = 480.0, 1024.0
-DASK_SPEC = "axes: {gpus: {range: [64, 1024, 32]}}\nfixed: {model: 8B}\n"
+DASK_SPEC = "axes: {model: [8B, 70B], gpus: {range: [64, 1024, 16]}}\n"
 LEAST_SPEEDUP = 1.7
 RESUME_SPEC = "axes: {gpus: {range: [64, 480, 32]}}\nfixed: {model: 8B}\n"
 ROWS, MOST_ROWS_S = 100_000, 5.0

@@ -6,22 +6,24 @@ not at all.
 
 from __future__ import annotations
 
-import csv
-import json
+import importlib.util
 import os
 from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from layoutopt.errors import InputError, ToolError
 from layoutopt.nearest import nearest_names
-from layoutopt.sweep.columns import INTEGER, RESULT, TEXT
+from layoutopt.sweep.columns import INTEGER, REAL, RESULT, TEXT
 from layoutopt.sweep.condition import Condition
 from layoutopt.sweep.nemo import NEMO_COLUMNS, NEMO_KINDS, nemo_row
 from layoutopt.sweep.store import EXPORTED, Store
 
-_BATCH = 10_000
+if TYPE_CHECKING:
+    import pyarrow
+
+_BATCH = 2_000
 """Rows held at once."""
 
 Rows = Iterator[tuple[Any, ...]]
@@ -37,7 +39,7 @@ def export(
     """Writes the rows of the present sweep that pass ``condition``; returns how many there were.
 
     ``columns`` is ``own`` or ``nemo``. Raises InputError for an ending that is none of
-    ``.parquet``, ``.csv``, ``.jsonl``, ToolError where Parquet is asked and pyarrow is missing.
+    ``.parquet``, ``.csv``, ``.jsonl``, ToolError where the package that writes it is missing.
     """
     target = Path(path)
     write = writer_of(target)
@@ -68,9 +70,10 @@ def writer_of(path: Path) -> Callable[[Path, Sequence[str], dict[str, str], Rows
             value=str(path),
             nearest=close,
         )
-    if ending == ".parquet":
-        _need_pyarrow()
-    return _WRITERS[ending]
+    package, write = _WRITERS[ending]
+    if importlib.util.find_spec(package) is None:
+        raise ToolError(f"{ending} needs {package}: pip install 'layoutopt[sweep]'")
+    return write
 
 
 def _nemo(store: Store, condition: Condition | None) -> Rows:
@@ -81,48 +84,59 @@ def _nemo(store: Store, condition: Condition | None) -> Rows:
 
 
 def _csv(path: Path, names: Sequence[str], kinds: dict[str, str], rows: Rows) -> int:
+    from pyarrow import csv
+
     written = 0
-    with path.open("w", encoding="utf-8", newline="") as file:
-        writer = csv.writer(file)
-        writer.writerow(names)
-        while batch := list(islice(rows, _BATCH)):
-            writer.writerows(batch)
-            written += len(batch)
+    with csv.CSVWriter(path, _schema(names, kinds)) as file:
+        for table in _tables(names, kinds, rows):
+            file.write_table(table)
+            written += table.num_rows
     return written
 
 
 def _jsonl(path: Path, names: Sequence[str], kinds: dict[str, str], rows: Rows) -> int:
+    import orjson
+
     written = 0
-    encode = json.JSONEncoder(ensure_ascii=False, allow_nan=False).encode
-    with path.open("w", encoding="utf-8") as file:
+    with path.open("wb") as file:
         for row in rows:
-            file.write(encode(dict(zip(names, row, strict=True))) + "\n")
+            entry = dict(zip(names, row, strict=True))
+            file.write(orjson.dumps(entry, option=orjson.OPT_APPEND_NEWLINE))
             written += 1
     return written
 
 
-def _need_pyarrow() -> None:
-    try:
-        import pyarrow  # noqa: F401
-    except ImportError:
-        raise ToolError("Parquet needs pyarrow: pip install 'layoutopt[sweep]'") from None
-
-
 def _parquet(path: Path, names: Sequence[str], kinds: dict[str, str], rows: Rows) -> int:
-    import pyarrow
     from pyarrow import parquet
 
-    types: dict[str, Any] = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64()}
-    kind_of = [types.get(kinds.get(name, TEXT), pyarrow.float64()) for name in names]
-    schema = pyarrow.schema(list(zip(names, kind_of, strict=True)))
     written = 0
-    with parquet.ParquetWriter(path, schema, compression="zstd") as file:
-        while batch := list(islice(rows, _BATCH)):
-            columns = zip(zip(*batch, strict=True), kind_of, strict=True)
-            arrays = [pyarrow.array(values, kind) for values, kind in columns]
-            file.write_table(pyarrow.Table.from_arrays(arrays, schema=schema))
-            written += len(batch)
+    with parquet.ParquetWriter(path, _schema(names, kinds), compression="zstd") as file:
+        for table in _tables(names, kinds, rows):
+            file.write_table(table)
+            written += table.num_rows
     return written
 
 
-_WRITERS = {".parquet": _parquet, ".csv": _csv, ".jsonl": _jsonl}
+def _tables(names: Sequence[str], kinds: dict[str, str], rows: Rows) -> Iterator[pyarrow.Table]:
+    import pyarrow
+
+    schema = _schema(names, kinds)
+    while batch := list(islice(rows, _BATCH)):
+        columns = zip(zip(*batch, strict=True), schema.types, strict=True)
+        arrays = [pyarrow.array(values, kind) for values, kind in columns]
+        yield pyarrow.Table.from_arrays(arrays, schema=schema)
+
+
+def _schema(names: Sequence[str], kinds: dict[str, str]) -> pyarrow.Schema:
+    import pyarrow
+
+    types = {TEXT: pyarrow.string(), INTEGER: pyarrow.int64(), REAL: pyarrow.float64()}
+    return pyarrow.schema([(name, types[kinds.get(name, TEXT)]) for name in names])
+
+
+_WRITERS = {
+    ".parquet": ("pyarrow", _parquet),
+    ".csv": ("pyarrow", _csv),
+    ".jsonl": ("orjson", _jsonl),
+}
+"""By ending: the package that it takes, and what writes it."""
