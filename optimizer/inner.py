@@ -48,7 +48,8 @@ def shared_problems(parts: Sequence[Part], most_layers: Ints) -> Iterator[tuple[
         return
     # Megatron-LM counts the layers to recompute within a chunk.
     chunks = int(one.group.axes.interleaved[one.place])
-    for number in range(0, max(map(max, ranges)) + chunks, chunks):
+    fewest = chunks if one.space.job.model.mtp_layers else 0
+    for number in range(fewest, max(map(max, ranges)) + chunks, chunks):
         yield from _problems(parts, ranges, number)
 
 
@@ -222,7 +223,7 @@ def layout_from(space: Space, group: Group, place: int, rows: tuple[Row, ...]) -
     if group.schedule != "1f1b":
         values["schedule"] = group.schedule
     if group.variant.partly:
-        values |= _recompute(split, again, same=group.variant.counts == "same")
+        values |= _recompute(job, split, again, same=group.variant.counts == "same")
     return replaced(layout_of(space.question, chosen), values)
 
 
@@ -231,9 +232,12 @@ def replaced(layout: Layout, values: dict[str, object]) -> Layout:
     return Layout(**{**vars(layout), **values})
 
 
-def _recompute(split: tuple[int, ...], again: tuple[int, ...], *, same: bool) -> dict[str, object]:
-    """None, all, one number, or a number for each stage."""
-    if not any(again):
+def _recompute(
+    job: Job, split: tuple[int, ...], again: tuple[int, ...], *, same: bool
+) -> dict[str, object]:
+    """None, all, one number, or a number for each stage; with prediction blocks, no layer but
+    those blocks too."""
+    if not any(again) and not job.model.mtp_layers:
         return {"recompute": RECOMPUTE[0], "recompute_layers": None}
     if again == split:
         return {"recompute": "full", "recompute_layers": None}

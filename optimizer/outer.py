@@ -56,7 +56,9 @@ def variants_of(space: Space, able: str) -> tuple[Variant, ...]:
     codes = sorted({choices.mode(code).recompute for code in space.values["mode"]})
     if able == "whole" or not {NONE, FULL} <= set(codes):
         return tuple(Variant(code) for code in codes)
-    rest = tuple(Variant(code) for code in codes if code not in (NONE, FULL))
+    # Prediction blocks recompute wherever some layer does: none at all is then a way of its own.
+    covered = (FULL,) if space.job.model.mtp_layers else (NONE, FULL)
+    rest = tuple(Variant(code) for code in codes if code not in covered)
     return (Variant(FULL, able), *rest)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 
+import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
@@ -37,6 +38,7 @@ def pipelines(draw: st.DrawFn) -> Question:
     changes: dict[str, object] = {}
     if draw(st.integers(0, 5)) == 5:
         changes["moe"] = Moe(experts=4, top_k=1, expert_ffn=512, layers=layers).model_dump()
+        changes["mtp_layers"] = draw(st.integers(0, 1))
     model = small_model(
         layers,
         4,
@@ -122,3 +124,18 @@ def compare(question: Question, fast: Outcome, slow: Outcome) -> None:
     best = fast.plan.run.wall_time_s
     for other in fast.alternatives:
         assert other.estimate.run.wall_time_s >= best * (1 - RESOLUTION)
+
+
+@pytest.mark.parametrize("framework", ["generic", "megatron-core"])
+def test_no_recompute_at_all_with_prediction_blocks(framework: str) -> None:
+    """Such a block recomputes where any layer does, so that none is no part of some."""
+    model = small_model(4, 4, 64, 128256, mtp_layers=1)
+    question = small_question(model, 2, 8, 2048, small_cluster(64.0), framework)
+    fix: dict[str, int | str | bool] = {"pp": 2, "tp": 1, "cp": 1, "vpp": 1, "zero_stage": 1}
+    fix |= {"micro_batch": 1, "offload_optimizer": False, "offload_activations": False}
+    question = replace(question, fix=fix, pipeline=Pipeline())
+    outcome, slow = search(question), try_everything(question, every_pipeline(question))
+    assert outcome.plan is not None
+    assert slow.plan is not None
+    assert outcome.plan.layout.recompute == "none"
+    assert outcome.plan.run.wall_time_s <= slow.plan.run.wall_time_s * (1 + 1e-6)
