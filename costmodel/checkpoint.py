@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,6 +10,7 @@ from layoutopt.costmodel.adapters import FROZEN_BYTES, adapter_parameters
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.planned import expected_stops, stop_s
 from layoutopt.costmodel.reliability import (
     best_interval_steps,
     daly_s,
@@ -19,6 +20,7 @@ from layoutopt.costmodel.reliability import (
     young_s,
 )
 from layoutopt.costmodel.results import Checkpoint, Run
+from layoutopt.hardware_profiles.schema import PlannedStops
 from layoutopt.units import HOUR
 
 JOB_HANG_SHARE = 0.099
@@ -49,6 +51,8 @@ class Recovery:
     """Mean time until a failure is noticed: 86 s."""
     restart_s: float = RESTART_S
     planned_per_failure: float = PLANNED_PER_FAILURE
+    """Announced stops per failure, where ``stops`` does not say."""
+    stops: PlannedStops | None = None
 
 
 DEFAULT_RECOVERY = Recovery()
@@ -60,6 +64,8 @@ def recovery_of(job: Job) -> Recovery:
     return Recovery(
         detect_s=usual.detect_s if cluster.detect_s is None else cluster.detect_s,
         restart_s=usual.restart_s if cluster.restart_s is None else cluster.restart_s,
+        planned_per_failure=0.0 if cluster.planned_stops else usual.planned_per_failure,
+        stops=cluster.planned_stops,
     )
 
 
@@ -133,6 +139,25 @@ def restart_time_s(job: Job, size_bytes: int, recovery: Recovery | None = None) 
     return recovery.detect_s + recovery.restart_s + load
 
 
+def announced(
+    job: Job,
+    wall_s: float | Array,
+    write_s: float | Array,
+    size_bytes: int,
+    recovery: Recovery | None = None,
+) -> tuple[Array, Array]:
+    """Expected number of the stops that the site announces, and their seconds, in a run that takes
+    ``wall_s`` without them and without pauses for evaluation. Nothing where it says none: the
+    default share is in ``wall_s``."""
+    recovery = recovery or recovery_of(job)
+    if recovery.stops is None:
+        return np.zeros(1), np.zeros(1)
+    anew_s = restart_time_s(job, size_bytes, replace(recovery, detect_s=0.0))
+    each = stop_s(recovery.stops, write_s, anew_s)
+    stops = expected_stops(recovery.stops, wall_s, each)
+    return stops, stops * each
+
+
 def run_wall_s(
     job: Job,
     step_time_s: float | Array,
@@ -142,6 +167,7 @@ def run_wall_s(
     recovery: Recovery | None = None,
 ) -> Array:
     """Wall time of the run with its best save interval; equal to run_plan's, on arrays."""
+    recovery = recovery or recovery_of(job)
     wall = wall_time(
         step_time_s,
         job.training.steps,
@@ -149,9 +175,12 @@ def run_wall_s(
         stall_s,
         job_mtbf_s(job.cluster.failures_per_gpu_hour, job.gpus),
         restart_time_s(job, size_bytes, recovery),
-        (recovery or recovery_of(job)).planned_per_failure,
+        recovery.planned_per_failure,
     )
-    return wall + job.training.pauses_s + job.training.closing_saves * np.asarray(write_s)
+    apart = job.training.pauses_s + job.training.closing_saves * np.asarray(write_s)
+    if recovery.stops is not None:
+        wall = wall + announced(job, wall, write_s, size_bytes, recovery)[1]
+    return wall + apart
 
 
 def run_plan(
@@ -168,7 +197,7 @@ def run_plan(
     ``interval_steps``: a given interval instead of the best one. A run that never fails, or is
     over before the best interval is, saves once, at its end.
     """
-    steps = job.training.steps
+    steps, recovery = job.training.steps, recovery or recovery_of(job)
     mtbf = job_mtbf_s(job.cluster.failures_per_gpu_hour, job.gpus)
     best = int(best_interval_steps(step_time_s, steps, write_s, stall_s, mtbf))
     k = best if interval_steps is None else max(1, min(interval_steps, steps))
@@ -180,11 +209,16 @@ def run_plan(
         stall_s,
         mtbf,
         restart_time_s(job, size_bytes, recovery),
-        (recovery or recovery_of(job)).planned_per_failure,
+        recovery.planned_per_failure,
     )
     ideal, pauses = float(parts.ideal_s), job.training.pauses_s
-    pauses += job.training.closing_saves * write_s
-    wall, causes = float(parts.wall_s) + pauses, parts.by_cause()
+    closing_s = job.training.closing_saves * write_s
+    causes = parts.by_cause()
+    stops, stops_s = (
+        float(np.asarray(values).flat[0])
+        for values in announced(job, float(parts.wall_s), write_s, size_bytes, recovery)
+    )
+    wall = float(parts.wall_s) + stops_s + (pauses + closing_s)
     checkpoint = Checkpoint(
         interval_steps=k,
         interval_s=k * step_time_s,
@@ -199,11 +233,17 @@ def run_plan(
         steps=steps,
         ideal_s=ideal,
         wall_time_s=wall,
-        overhead_s={**causes, "planned": causes["planned"] + pauses},
+        overhead_s={**causes, "planned": causes["planned"] + (pauses + closing_s) + stops_s},
         overhead_share=(wall - ideal) / wall,
         expected_interruptions=float(parts.failures),
         cost_usd=cost_usd(job, wall),
         energy_kwh=energy_kwh(job, wall),
+        planned_stops=recovery.planned_per_failure * float(parts.failures) + stops,
+        planned_s={
+            "stops": causes["planned"] + stops_s,
+            "evaluation": pauses,
+            "phases": closing_s,
+        },
     )
     return checkpoint, run
 

@@ -196,6 +196,11 @@ def phase_estimate(planned: PhaseJob, layout: Layout) -> PhaseEstimate:
         expected_interruptions=share * run.expected_interruptions,
         cost_usd=cost_usd(planned.job, wall),
         energy_kwh=energy_kwh(planned.job, wall),
+        planned_stops=share * run.planned_stops,
+        planned_s={
+            part: share * seconds + (planned.pauses_s if part == "evaluation" else 0.0)
+            for part, seconds in run.planned_s.items()
+        },
     )
     return PhaseEstimate(planned, replace(whole, run=alone))
 
@@ -282,6 +287,11 @@ def _whole_run(phases: Sequence[PhaseEstimate], between: Sequence[tuple[Job, Res
         expected_interruptions=sum(run.expected_interruptions for run in runs),
         cost_usd=_added(costs),
         energy_kwh=_added(energies),
+        planned_stops=sum(run.planned_stops for run in runs),
+        planned_s={
+            part: sum(run.planned_s[part] for run in runs) + (stops if part == "phases" else 0.0)
+            for part in runs[0].planned_s
+        },
     )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from layoutopt.costmodel.layout import Layout
 
@@ -145,6 +145,11 @@ class Run:
     expected_interruptions: float
     cost_usd: float | None
     energy_kwh: float | None
+    planned_stops: float = 0.0
+    """Expected number of announced stops."""
+    planned_s: dict[str, float] = field(default_factory=dict)
+    """stops, evaluation (pauses), phases (saves and restarts between them): the parts of
+    overhead_s["planned"]."""
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,17 @@ from layoutopt.hardware_profiles.defaults import (
 )
 from layoutopt.hardware_profiles.gpu_file import read_gpu
 from layoutopt.hardware_profiles.hosts import read_host
+from layoutopt.hardware_profiles.planned import FORM, read_stops
 from layoutopt.hardware_profiles.reading import Fields
-from layoutopt.hardware_profiles.schema import MAX_GPUS, Cluster, Filled, Gpu, Level, Storage
+from layoutopt.hardware_profiles.schema import (
+    MAX_GPUS,
+    Cluster,
+    Filled,
+    Gpu,
+    Level,
+    PlannedStops,
+    Storage,
+)
 from layoutopt.hardware_profiles.switch_file import check_levels, read_switches, tiers
 
 
@@ -37,7 +46,8 @@ def _mixed(fields: Fields) -> Cluster:
     filled: list[Filled] = []
     storage = _storage(fields, filled)
     failures = fields.figure("failures_per_gpu_hour", reading.FAILURES)
-    pools = [_pool(one, storage, failures) for one in given]
+    stops = {"planned_stops": _planned_stops(fields)}
+    pools = [_pool(one, storage, failures).model_copy(update=stops) for one in given]
     names = [pool.name for pool in pools]
     for n, (one, pool) in enumerate(zip(given, pools, strict=True)):
         if names.index(pool.name) < n:
@@ -72,8 +82,9 @@ def _pool(fields: Fields, storage: Storage, failures: float | None) -> Cluster:
         fields.take(key, required=True)
     if fields.has("switches"):
         raise fields.error("switches", "are not read in a pool: its nodes are neighbours")
-    if fields.has("storage"):
-        raise fields.error("storage", "is shared: it stands beside pools, not in one of them")
+    for key in ("storage", "planned_stops"):
+        if fields.has(key):
+            raise fields.error(key, "is shared: it stands beside pools, not in one of them")
     shared: dict[str, object] = {"storage": storage}
     if failures is not None and not fields.has("failures_per_gpu_hour"):
         shared["failures_per_gpu_hour"] = failures
@@ -137,6 +148,7 @@ def _uniform(fields: Fields, name: str) -> Cluster:
         failures_per_gpu_hour=_failures(fields, filled),
         detect_s=fields.figure("detection", reading.RECOVERY),
         restart_s=fields.figure("restart", reading.RECOVERY),
+        planned_stops=_planned_stops(fields),
         host=None if (host := fields.mapping("host")) is None else read_host(host),
         usd_per_gpu_hour=_own_or(
             fields, "usd_per_gpu_hour", reading.GPU_PRICE, price_of(gpu), filled
@@ -311,6 +323,16 @@ def _failures(fields: Fields, filled: list[Filled]) -> float:
         return float(given)
     filled.append(defaults().filled("failures_per_gpu_hour", "failures_per_gpu_hour"))
     return defaults().failures_per_gpu_hour
+
+
+def _planned_stops(fields: Fields) -> PlannedStops | None:
+    text = fields.text("planned_stops")
+    try:
+        return None if text is None else read_stops(text)
+    except ValueError as error:
+        raise fields.error(
+            "planned_stops", f"is wrong: {error}; write {FORM}", value=text
+        ) from None
 
 
 def _own_or(

@@ -147,6 +147,16 @@ class Switch(Frozen):
         return self.nodes + tuple(n for one in self.switches for n in one.all_nodes)
 
 
+class PlannedStops(Frozen):
+    """Announced stops of a run: so many, or one every so often on the calendar."""
+
+    lasts_s: NonNegative
+    """How long the machine is away; the save before it and the restart after it come on top."""
+    every_s: Positive | None = None
+    """From the beginning of one to that of the next; None: ``count`` of them in the run."""
+    count: int = 0
+
+
 class Cluster(Frozen):
     """A machine to train on. ``levels`` run from inner to outer; the last one spans the cluster."""
 
@@ -162,6 +172,8 @@ class Cluster(Frozen):
     """Until a failure is noticed; None: the usual mean (costmodel.checkpoint)."""
     restart_s: NonNegative | None = None
     """From there to loading a checkpoint on replaced nodes; None: the usual figure."""
+    planned_stops: PlannedStops | None = None
+    """Maintenance windows and the like; None: the usual share (costmodel.checkpoint)."""
     host: Host | None = None
     """None: the usual host of the GPU (hosts.host_of)."""
     usd_per_gpu_hour: NonNegative | None = None

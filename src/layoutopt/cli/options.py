@@ -82,6 +82,7 @@ job_options = stack(
     text_option("--eval-time", metavar="TIME", help="How long such a pause lasts, as in 5min."),
     text_option("--mtbf", metavar="TIME", help="Mean time between failures of the job: 3.1h."),
     text_option("--failure-rate", metavar="R", help="Failures per 1,000 node-days, instead."),
+    text_option("--planned-stops", metavar="S", help="Stops: '4h every 30d', '3 x 4h', none."),
     text_option("--degraded", metavar="N", help="What to restart with when N nodes are gone."),
 )
 

@@ -1,5 +1,5 @@
-"""`--mtbf` and `--failure-rate`: how often the job fails, instead of what its cluster says; and
-`--degraded`: nodes that are gone."""
+"""`--mtbf` and `--failure-rate`: how often the job fails, instead of what its cluster says;
+`--planned-stops`: when it is stopped; and `--degraded`: nodes that are gone."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 
 from layoutopt.costmodel.job import Job
 from layoutopt.errors import InputError
+from layoutopt.hardware_profiles.planned import FORM, read_stops
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.numbers import read_count, read_seconds
@@ -55,6 +56,23 @@ def with_failures(
     )
     told = {"failures_per_gpu_hour": per_gpu_hour(cluster)}
     return cluster.model_copy(update={**told, "pools": pools} if pools else told)
+
+
+def with_stops(options: Mapping[str, Any], cluster: Cluster) -> Cluster:
+    """``cluster`` with the announced stops that the options state, on each of its pools too."""
+    value = options.get("planned_stops")
+    if value is None:
+        return cluster
+    try:
+        stops = read_stops(str(value))
+    except ValueError as error:
+        raise InputError(
+            f"planned_stops: {error}; write {FORM}",
+            field="planned_stops",
+            value=str(value)[:60],
+        ) from None
+    pools = tuple(pool.model_copy(update={"planned_stops": stops}) for pool in cluster.pools)
+    return cluster.model_copy(update={"planned_stops": stops, "pools": pools})
 
 
 def read_degraded(options: Mapping[str, Any], job: Job) -> int | None:

@@ -14,7 +14,7 @@ from layoutopt.costmodel.training import Precision, Training
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.inputs import defaults
-from layoutopt.inputs.failures import with_failures
+from layoutopt.inputs.failures import with_failures, with_stops
 from layoutopt.inputs.filled import Notebook
 from layoutopt.inputs.machine import read_machine
 from layoutopt.inputs.numbers import MOST_BATCH, MOST_SEQ_LEN, MOST_TOKENS, read_count, read_seconds
@@ -36,7 +36,7 @@ def read_job(
     layout = layout or {}
     model = _read_model(options.get("model"), notebook, stdin)
     cluster, gpus = read_machine(_with_layout_gpus(options, layout, notebook), notebook, stdin)
-    cluster = with_failures(options, cluster, gpus, notebook)
+    cluster = with_stops(options, with_failures(options, cluster, gpus, notebook))
     profile = _read_software(options.get("framework"), notebook)
     tuning = read_tuning(options, model, profile, notebook)
     if tuning.lora and model.mtp_layers:

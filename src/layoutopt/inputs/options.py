@@ -55,6 +55,8 @@ class JobOptions(TypedDict, total=False):
     """Mean time between failures of the whole job: seconds, or text with a unit (``"3.1h"``)."""
     failure_rate: Number
     """Failures per 1,000 node-days; instead of ``mtbf`` and of the cluster's own rate."""
+    planned_stops: str
+    """Announced stops instead of the usual share: ``"4h every 30d"``, ``"3 x 4h"``, ``"none"``."""
     degraded: Number
     """Nodes that are gone: the answer says what to restart with."""
 

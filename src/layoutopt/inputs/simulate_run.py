@@ -110,6 +110,7 @@ def _plan(
         spares=None if spares is None else read_count(spares, "spares", least=0, most=MOST_SPARES),
         repair_s=_seconds(options, "repair", REPAIR_S),
         planned_per_failure=recovery.planned_per_failure,
+        stops=recovery.stops,
     )
 
 

@@ -45,7 +45,7 @@ def checkpoint_rows(job: Job, plan: Estimate) -> list[tuple[str, str]]:
     """Rows of the table below the interval."""
     saves = checkpoint_plan(job, plan)
     if saves.mtbf_s is None:
-        return []
+        return _planned_row(job, plan)
     low, high = saves.wall_time_quantiles_s["p05"], saves.wall_time_quantiles_s["p95"]
     first, last = saves.flat_steps
     return [
@@ -64,8 +64,26 @@ def checkpoint_rows(job: Job, plan: Estimate) -> list[tuple[str, str]]:
             f"{saves.writer_nodes:,} nodes write "
             f"{format_bytes(saves.bytes_per_writer, binary=False)} each",
         ),
+        *_planned_row(job, plan),
         ("Tiers", _tiers_line(saves)),
     ]
+
+
+def _planned_row(job: Job, plan: Estimate) -> list[tuple[str, str]]:
+    """Announced stops and pauses for evaluation, where they were asked for."""
+    run, stops, parts = plan.run, job.cluster.planned_stops, []
+    if stops is not None and run.planned_stops:
+        often = f" every {format_seconds(stops.every_s)}" if stops.every_s else ""
+        each = run.planned_s["stops"] / run.planned_stops
+        parts.append(
+            f"{run.planned_stops:,.1f} announced stops of {format_seconds(stops.lasts_s)}{often} "
+            f"take {format_seconds(run.planned_s['stops'])}, {format_seconds(each)} each with the "
+            "save before and the restart after it"
+        )
+    if run.planned_s["evaluation"]:
+        seconds = format_seconds(run.planned_s["evaluation"])
+        parts.append(f"pauses for evaluation take {seconds}")
+    return [("Planned", "; ".join(parts))] if parts else []
 
 
 def _tiers_line(saves: CheckpointPlan) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from layoutopt.costmodel.axes import Array
+from layoutopt.costmodel.planned import expected_stops, stop_s
 from layoutopt.costmodel.reliability import overheads
 from layoutopt.inputs.simulate_run import RunRequest, shares_text
 from layoutopt.report import plan_json
@@ -64,7 +65,11 @@ class SimulatedRun:
             plan.detect_s + plan.restart_s + tier.load_s,
             plan.planned_per_failure,
         )
-        return float(parts.wall_s)
+        if plan.stops is None:
+            return float(parts.wall_s)
+        each = stop_s(plan.stops, tier.write_s, plan.restart_s + tier.load_s)
+        stops = expected_stops(plan.stops, float(parts.wall_s), each)
+        return float(parts.wall_s + stops * each)
 
     @property
     def difference(self) -> float:

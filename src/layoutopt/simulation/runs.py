@@ -8,6 +8,8 @@ import numpy as np
 from numpy.random import Generator
 
 from layoutopt.costmodel.axes import Array, Ints
+from layoutopt.costmodel.planned import LEAST_WORK_SHARE
+from layoutopt.hardware_profiles.schema import PlannedStops
 from layoutopt.simulation.failures import KINDS, Failures, Spares
 from layoutopt.simulation.tiers import SURVIVES, Calendar, Tier
 
@@ -36,6 +38,8 @@ class RunPlan:
     repair_s: float = 0.0
     planned_per_failure: float = 0.0
     """Announced stops for each failure: a full save and a restart, nothing lost."""
+    stops: PlannedStops | None = None
+    """Those that the site announces."""
 
     @property
     def ideal_s(self) -> float:
@@ -236,12 +240,23 @@ class _Simulator:
     def _planned(self, wall: Array) -> Array:
         """Announced stops, at random: a full save and a restart each."""
         plan = self.plan
+        safest = max(plan.tiers, key=lambda tier: len(SURVIVES[tier.kind]))
+        each = safest.write_s + plan.restart_s + safest.load_s
+        if plan.stops is not None:
+            return self._announced(plan.stops, wall, plan.stops.lasts_s + each)
         if not plan.planned_per_failure or not np.isfinite(plan.failures.mtbf_s):
             return np.zeros(self.runs)
         stops = self.random.poisson(plan.planned_per_failure * wall / plan.failures.mtbf_s)
-        safest = max(plan.tiers, key=lambda tier: len(SURVIVES[tier.kind]))
-        each = safest.write_s + plan.detect_s + plan.restart_s + safest.load_s
-        return np.asarray(stops * each, dtype=np.float64)
+        return np.asarray(stops * (each + plan.detect_s), dtype=np.float64)
+
+    def _announced(self, stops: PlannedStops, wall: Array, each_s: float) -> Array:
+        """Whole stops: as many as were said, or those on the calendar of a run that begins on any
+        day between two of them."""
+        if stops.every_s is None:
+            return np.full(self.runs, stops.count * each_s)
+        work_s = max(stops.every_s - each_s, LEAST_WORK_SHARE * stops.every_s)
+        begun = self.random.random(self.runs)
+        return np.asarray(np.floor(wall / work_s + begun) * each_s, dtype=np.float64)
 
 
 def simulate_runs(plan: RunPlan, runs: int, seed: int = 0) -> RunSimulation:
