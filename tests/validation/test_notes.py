@@ -1,11 +1,12 @@
-"""What notes say of a mixture of experts."""
+"""What notes say of a mixture of experts, and of a GPU that has no name."""
 
 from __future__ import annotations
 
 import pytest
 
 from layoutopt.costmodel.training import CudaGraphs, Dispatcher
-from layoutopt.validation.notes import expert_notes
+from layoutopt.units import GIB
+from layoutopt.validation.notes import expert_notes, memory_notes
 
 
 @pytest.mark.parametrize(
@@ -28,3 +29,15 @@ def test_words_of_published_notes(
     notes: str, dispatcher: Dispatcher | None, graphs: CudaGraphs | None, overlap: bool | None
 ) -> None:
     assert expert_notes(notes) == (dispatcher, graphs, overlap)
+
+
+@pytest.mark.parametrize(
+    ("notes", "gib"),
+    [
+        ("Peak reserved. [gpu as given: blackwell-sm100 (about 184 GiB)]", 184),
+        ("Forced expert balance. [gpu as given: h800-80gb]", None),
+        ("about 184 GiB a GPU", None),
+    ],
+)
+def test_memory_of_a_gpu_as_given(notes: str, gib: int | None) -> None:
+    assert memory_notes(notes) == (None if gib is None else gib * GIB)

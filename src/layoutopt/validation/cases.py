@@ -22,7 +22,7 @@ from layoutopt.hardware_profiles.cluster import cluster_for
 from layoutopt.hardware_profiles.schema import PRECISIONS, Cluster, Gpu
 from layoutopt.units import GBIT
 from layoutopt.validation.gaps import likely_recompute, tuned
-from layoutopt.validation.notes import expert_notes, hybrid_notes, recompute_notes
+from layoutopt.validation.notes import expert_notes, hybrid_notes, memory_notes, recompute_notes
 from layoutopt.validation.records import Record
 
 Figure = Literal["time", "memory", "fit"]
@@ -32,6 +32,7 @@ Calibration = Callable[[Job], Job]
 """Replaces the shipped figures of a record's job, say by a site's own."""
 
 _DEGREES = ("tp", "cp", "pp", "dp")
+_LINKS = ("gpus_per_node", "nvlink_domain", "internode_gbps_per_gpu")
 
 _KERNELS = {
     "torch": "unfused",
@@ -153,21 +154,22 @@ def _cluster_of(record: Record) -> Cluster:
     if not isinstance(name, str) or not name:
         raise Incomplete("hardware.gpu not given")
     try:
-        return _cluster(
-            name,
-            hardware.get("gpus_per_node"),
-            hardware.get("nvlink_domain"),
-            hardware.get("internode_gbps_per_gpu"),
-        )
+        return _cluster(name, *map(hardware.get, _LINKS), memory_notes(record.notes))
     except InputError as error:
         raise Incomplete(error.message) from None
 
 
 @lru_cache(maxsize=1024)
 def _cluster(
-    gpu: str, gpus_per_node: int | None, nvlink_domain: int | None, gbps: float | None
+    gpu: str,
+    gpus_per_node: int | None,
+    nvlink_domain: int | None,
+    gbps: float | None,
+    memory_bytes: int | None,
 ) -> Cluster:
     found, _ = find_gpu(gpu)
+    if memory_bytes is not None:
+        found = found.model_copy(update={"memory_bytes": memory_bytes})
     bytes_per_s = None if gbps is None else gbps * GBIT
     return cluster_for(found, gpus_per_node, nvlink_domain, bytes_per_s)
 

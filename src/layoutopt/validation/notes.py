@@ -1,4 +1,4 @@
-"""What a record's notes say of a mixture of experts: dispatcher, CUDA graphs, overlap."""
+"""What a record's notes say: dispatcher, CUDA graphs, overlap, modules run again, memory."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import TypeVar, get_args
 
 from layoutopt.costmodel.model import Mamba, Model
 from layoutopt.costmodel.training import CudaGraphs, Dispatcher, RecomputeModule
+from layoutopt.units import GIB
 
 _DISPATCHERS: dict[Dispatcher, re.Pattern[str]] = {
     "deduplicated": re.compile(r"\b(?:DeepEP|HybridEP)\b", re.IGNORECASE),
@@ -63,15 +64,40 @@ def hybrid_notes(model: Model, notes: str) -> Model:
     return model.model_copy(update=changed)
 
 
-_MODULES = re.compile(r"\brecompute[_ ]modules[=:] ?\[?([a-z_]+(?:[, ]+[a-z_]+)*)\]?")
+_MODULES = re.compile(
+    r"\brecompute(?:[_ ]modules[=:]| whole| of|) ?\[?"
+    r"((?:[A-Za-z_-]+|MLA up-projections?)(?:(?:, | and |,| )(?:[A-Za-z_-]+|MLA up-projections?))*)"
+)
+"""What a note lists after "recompute": modules by Megatron's names, or in words."""
+_WORDS: dict[str, RecomputeModule] = {
+    **{module: module for module in get_args(RecomputeModule)},
+    "norm": "layernorm",
+    "norms": "layernorm",
+    "act": "moe_act",
+    "activation": "moe_act",
+    "MLA up-projection": "mla_up_proj",
+    "MLA up-projections": "mla_up_proj",
+}
 
 
 def recompute_notes(notes: str) -> tuple[RecomputeModule, ...] | None:
     """The modules that selective recompute ran again; None where the notes name none we know."""
-    found = _MODULES.search(notes)
-    words = re.split(r"[, ]+", found[1]) if found else []
-    modules = tuple(module for module in get_args(RecomputeModule) if module in words)
+    named: set[RecomputeModule] = set()
+    for found in _MODULES.finditer(notes):
+        words = re.split(r", | and |,| (?!up-)", found[1])
+        named.update(_WORDS[word] for word in words if word in _WORDS)
+    modules = tuple(module for module in get_args(RecomputeModule) if module in named)
     return modules or None
+
+
+_MEMORY = re.compile(r"\[gpu as given: [^\]]*\(about (\d+) GiB\)\]")
+
+
+def memory_notes(notes: str) -> int | None:
+    """Bytes of the GPU's memory where the notes say how much it had: a source that shows peaks as
+    shares of it, and names no part."""
+    found = _MEMORY.search(notes)
+    return int(found[1]) * GIB if found else None
 
 
 def _first(patterns: Mapping[Word, re.Pattern[str]], notes: str) -> Word | None:
