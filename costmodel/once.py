@@ -34,12 +34,11 @@ class Once:
     layers_share: Array
     """Of reduction and gather: the layers; the rest is embedding and loss head."""
 
-    def least(self, job: Job) -> Array:
-        """What no window, however long, hides."""
+    def blocked(self, job: Job) -> Array:
+        """Traffic that no window, however long, hides."""
         software = job.software
-        traffic = (1 - software.overlap_grad_reduce) * self.reduce
-        traffic = traffic + (1 - software.overlap_param_gather) * self.gather
-        return traffic + self.tied + self.optimizer
+        reduce = (1 - software.overlap_grad_reduce) * self.reduce
+        return reduce + (1 - software.overlap_param_gather) * self.gather
 
 
 def first_stage_once(
@@ -155,34 +154,39 @@ def _exposed(job: Job, axes: Axes, stages: Stages, mixed: Mixed, *, whole: bool)
         job, axes, stages.layers[..., 0], stages.first[..., 0], stages.last[..., 0]
     )
     software = job.software
-    seconds = _left(
-        axes, mixed, once, once.reduce, _gradient_pass(axes), software.overlap_grad_reduce
-    )
-    return seconds + _left(
-        axes,
-        mixed,
-        once,
-        once.gather,
-        lambda kind: kind.terms.forward,
-        software.overlap_param_gather,
+    backward = _first_stage(mixed, gradient_pass(axes))
+    seconds = _left(axes, backward, once, once.reduce, software.overlap_grad_reduce)
+    forward = _first_stage(mixed, lambda kind: kind.terms.forward)
+    return seconds + _left(axes, forward, once, once.gather, software.overlap_param_gather)
+
+
+def _first_stage(mixed: Mixed, one_pass: Callable[[LayerKind], Array]) -> Array:
+    """The passes of the first listed stage's layers."""
+    return sum_of(
+        count[..., 0] * one_pass(kind)
+        for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
     )
 
 
-def least_later(job: Job, axes: Axes, layers: Ints) -> Array:
-    """What any stage of ``layers`` layers or more has left of its traffic, at least, however its
-    layers recompute: longer passes hide more, and all of them recompute as ``axes`` says."""
-    index = np.ones_like(layers)[..., None]
-    none = np.zeros_like(index, dtype=bool)
+def least_left(
+    job: Job, axes: Axes, layers: Ints, passes: tuple[Array, Array], *, first: bool
+) -> Array:
+    """What a stage of ``layers`` layers or more has left of its traffic, at least. ``passes``: the
+    longest forward pass that a layer may have, and the longest that ends with its gradients;
+    ``first``: the first stage of all, else one between first and last."""
+    forward, gradient = passes
+    software = job.software
 
     def left(held: Ints) -> Array:
-        stages = Stages(index, held[..., None], none, none)
-        return _exposed(job, axes, stages, mixed_layers(job, axes, stages), whole=True)
+        once = first_stage_once(job, axes, held, first)
+        seconds = _left(axes, held * gradient, once, once.reduce, software.overlap_grad_reduce)
+        return seconds + _left(
+            axes, held * forward, once, once.gather, software.overlap_param_gather
+        )
 
     told, more = left(layers), left(layers + 1)
     # Convex in the number of layers: where it falls, what no window hides is all that is sure.
-    once, software = first_stage_once(job, axes, layers, False, False), job.software
-    blocked = (1 - software.overlap_grad_reduce) * once.reduce
-    blocked = blocked + (1 - software.overlap_param_gather) * once.gather
+    blocked = first_stage_once(job, axes, layers, first).blocked(job)
     least: Array = np.where(more >= told, told, blocked)
     return least
 
@@ -209,7 +213,7 @@ def longest_optimizer(job: Job, axes: Axes, stages: Stages) -> Array:
     return longest
 
 
-def _gradient_pass(axes: Axes) -> Callable[[LayerKind], Array]:
+def gradient_pass(axes: Axes) -> Callable[[LayerKind], Array]:
     """The pass that ends with a layer's gradients: where weight gradients are put off, theirs."""
     late = (axes.schedule == ZERO_BUBBLE) | (axes.schedule == ZERO_BUBBLE_2P)
 
@@ -219,20 +223,9 @@ def _gradient_pass(axes: Axes) -> Callable[[LayerKind], Array]:
     return seconds
 
 
-def _left(
-    axes: Axes,
-    mixed: Mixed,
-    once: Once,
-    wire: Array,
-    one_pass: Callable[[LayerKind], Array],
-    hides: float,
-) -> Array:
-    """What the passes of the first listed stage do not hide of ``wire``: of all of it, and of the
+def _left(axes: Axes, layers: Array, once: Once, wire: Array, hides: float) -> Array:
+    """What the passes of a stage's ``layers`` do not hide of ``wire``: of all of it, and of the
     first chunk's own, its layers and the embedding."""
-    layers = sum_of(
-        count[..., 0] * one_pass(kind)
-        for kind, count in zip(mixed.kinds, mixed.counts, strict=True)
-    )
     chunks = np.where(axes.pp > 1, axes.interleaved, 1)
     share = 1 - once.layers_share * (1 - 1 / chunks)
     window = overlap_window(axes.pp, chunks) * layers

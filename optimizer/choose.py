@@ -137,12 +137,12 @@ def _misses(question: Question, cases: list[Case], counts: Counts) -> tuple[Miss
     much; where something is, the cheapest of these says what the budget lacks.
     """
     if not counts.cases:
-        return _power_misses(question, cases)
+        return _power_misses(question, cases, brief=counts.budget.brief)
     free = replace(question, deadline_s=None, budget_usd=None)
     fastest = _relaxed(counts, replace(free, objective="time"))
     if fastest.best is None or fastest.best.best is None:
         largest = max(counts.cases, key=lambda case: case.key)
-        return memory_misses(largest.space) if fastest.proved else None
+        return memory_misses(largest.space, brief=counts.budget.brief) if fastest.proved else None
     late = question.deadline_s
     if late is not None and fastest.best.best.run.wall_time_s > late:
         return _missed(question, fastest)
@@ -167,17 +167,17 @@ def _missed(question: Question, counts: Counts) -> tuple[Miss, ...] | None:
     found = counts.best
     if not counts.proved or found is None or found.best is None:
         return None
-    return limit_misses(at_case(question, found.case), found.best)
+    return limit_misses(at_case(question, found.case), found.best, brief=counts.budget.brief)
 
 
-def _power_misses(question: Question, cases: list[Case]) -> tuple[Miss, ...]:
+def _power_misses(question: Question, cases: list[Case], *, brief: bool) -> tuple[Miss, ...]:
     """Even the fewest GPUs that hold the model draw more than the limit."""
     for case in cases:
         best = ways.fastest(replace(case.question, objective="time"))
         if best is not None:
             free = replace(question, deadline_s=None, budget_usd=None)
-            return limit_misses(at_case(free, case), best)
-    return memory_misses(cases[-1].space)
+            return limit_misses(at_case(free, case), best, brief=brief)
+    return memory_misses(cases[-1].space, brief=brief)
 
 
 def at_case(question: Question, case: Case) -> Question:

@@ -26,8 +26,9 @@ _TENTHS_BELOW_S = 2 * DAY
 """Deadlines up to here are suggested in hours, longer ones in days."""
 
 
-def memory_misses(space: Space) -> tuple[Miss, ...]:
-    """The layout that needs least memory beyond the device's, and the ways out."""
+def memory_misses(space: Space, *, brief: bool = False) -> tuple[Miss, ...]:
+    """The layout that needs least memory beyond the device's, and, unless ``brief``, the ways
+    out."""
     schedule = schedules_of(space.question)[0]
     if schedule != "1f1b":
         space = one_chunk(space)
@@ -50,26 +51,27 @@ def memory_misses(space: Space) -> tuple[Miss, ...]:
             over_s=None,
             over_usd=None,
             layout=nearest.layout,
-            changes=tuple(_out_of_memory(space.question, nearest)),
+            changes=() if brief else tuple(_out_of_memory(space.question, nearest)),
         ),
     )
 
 
-def limit_misses(question: Question, best: Estimate) -> tuple[Miss, ...]:
-    """The best run there is misses deadline, budget or power: by how much, and what would help."""
+def limit_misses(question: Question, best: Estimate, *, brief: bool = False) -> tuple[Miss, ...]:
+    """The best run there is misses deadline, budget or power: by how much, and, unless ``brief``,
+    what would help."""
     found, run = [], best.run
     if question.deadline_s is not None and run.wall_time_s > question.deadline_s:
         over = run.wall_time_s - question.deadline_s
-        changes = tuple(_out_of_time(question, best))
+        changes = () if brief else tuple(_out_of_time(question, best))
         found.append(Miss("deadline", None, None, over, None, best.layout, changes))
     cost = run.cost_usd
     if question.budget_usd is not None and (cost is None or cost > question.budget_usd):
         dollars = None if cost is None else cost - question.budget_usd
-        changes = tuple(_out_of_money(question, best))
+        changes = () if brief else tuple(_out_of_money(question, best))
         found.append(Miss("budget", None, None, None, dollars, best.layout, changes))
     if not meets_power(question):
         watts = (question.job.cluster.watts_per_gpu or 0.0) * question.job.gpus
-        changes = tuple(_out_of_power(question, best))
+        changes = () if brief else tuple(_out_of_power(question, best))
         over_w = watts - (question.max_power_w or 0.0)
         found.append(Miss("power", None, None, None, None, best.layout, changes, over_w))
     return tuple(found)

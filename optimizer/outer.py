@@ -1,40 +1,35 @@
 """Outer choices: all of a layout but its split into stages and what each stage recomputes.
 
-A pipeline is decided in two parts. The outer one is every axis of the search and the schedule; here
+A pipeline is decided in two parts. The outer one is every axis of the search and the schedule;
 each outer choice gets a bound that no split and no recompute can beat, from the cost model itself,
 for many choices at once. What is left inside is stagewise.py's:
 
     pipeline >= factor (t_max + fixed) + rest              (Group.bounds)
-    t_max    >= the least T with which the stages together have room for L layers
-
-A stage has room for the whole layers whose seconds stay within T and whose bytes stay within
-memory, with as much recompute as memory forces; bytes are bounded from below by a line.
+    t_max    >= the least T with which the stages together have room for L layers (rooms.py)
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 
 import numpy as np
 
-from layoutopt.costmodel import memory, stage_work, step
+from layoutopt.costmodel import stage_work, step
 from layoutopt.costmodel.axes import FULL, NONE, SCHEDULES, Array, Axes, Flags, Ints, ints, take
-from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.memory import largest_allocation_kib
-from layoutopt.costmodel.pipeline import Passes, layers_in_flight, zero_bubble_paths
-from layoutopt.costmodel.stage_work import LayerKind
-from layoutopt.costmodel.stages import Stages
+from layoutopt.costmodel.once import gradient_pass
+from layoutopt.costmodel.pipeline import Passes, zero_bubble_paths
+from layoutopt.costmodel.stage_work import Ends, LayerKind
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.pricing import axes_from, complete
 from layoutopt.optimizer.question import AXES
 from layoutopt.optimizer.shapes import SHAPE
 from layoutopt.optimizer.space import Space
 
-ROUNDING = 1e-9
-"""What whole layers may be off by in floats: rooms are counted up, bounds down."""
-_ROUNDED_KIB = 8
-"""More than the parts of a stage's state are rounded up by."""
+SLACK = 1e-9
+"""Bounds and limits in floats are taken to be off by this much."""
+_NO_FACTOR = 1e-12
 
 
 @dataclass(frozen=True)
@@ -88,6 +83,9 @@ class Group:
     """Of a layer: its weights' gradients."""
     ends_forward_s: Array
     ends_weight_s: Array
+    hiding_s: tuple[Array, Array]
+    """Passes of a layer that recomputes, which traffic hides behind: the forward pass, and the one
+    that ends with its gradients."""
 
     def __len__(self) -> int:
         return len(self.layer_s)
@@ -100,7 +98,9 @@ class Group:
             if isinstance(getattr(self, item.name), np.ndarray)
         }
         columns = {axis: column[mask] for axis, column in self.columns.items()}
-        return replace(self, columns=columns, axes=take(self.axes, mask), **taken)
+        hiding = (self.hiding_s[0][mask], self.hiding_s[1][mask])
+        axes = take(self.axes, mask)
+        return replace(self, columns=columns, axes=axes, hiding_s=hiding, **taken)
 
     def chosen(self, place: int) -> dict[str, int]:
         """The axes of one choice."""
@@ -175,73 +175,124 @@ class Group:
             for one in (waiting, both)
         )
 
+    def slowest_s(self, left_s: Array) -> Array:
+        """The longest a stage may take where ``left_s`` are left for the pipeline; all there is at
+        most."""
+        most = self.layers * (self.layer_s + self.again_s) + self.embedding_s + self.head_s
+        slowest: Array = most
+        for factor, rest in self.bounds():
+            # Where the slowest stage costs no more than any other, what is left has to be enough.
+            within = (left_s - rest) / np.maximum(factor, _NO_FACTOR)
+            slowest = np.minimum(slowest, within)
+        return np.clip(slowest, 0.0, most) * (1 + SLACK)
+
+    @property
+    def share_s(self) -> Array:
+        """A stage's even share of the work: the slowest one has at least as much."""
+        share: Array = self.layers * self.layer_s + self.embedding_s + self.head_s
+        return share / self.axes.pp
+
     def _with_fixed(self, factor: Array, rest: Array) -> tuple[tuple[Array, Array]]:
         """Messages and host of the slowest stage, and late messages, beside the rest."""
         return ((factor, rest + factor * self.fixed_s + self.late_s),)
 
 
-def groups_of(space: Space, shapes: Ints, schedules: tuple[str, ...], able: str) -> Iterator[Group]:
-    """All outer choices of ``shapes`` (rows of SHAPE)."""
-    columns = _columns(space, shapes)
+def groups_of(
+    space: Space,
+    shapes: Ints,
+    schedules: tuple[str, ...],
+    able: str,
+    worth: Callable[[Group], Flags] | None = None,
+) -> Iterator[Group]:
+    """All outer choices of ``shapes`` (rows of SHAPE), a group for each schedule and variant.
+
+    ``worth``: of a group without any sharding, the choices that are worth every way to shard.
+    """
+    bare = _bare(space, shapes)
     for schedule in schedules:
-        kept = columns
+        columns = bare
         if schedule != "1f1b":
             alone = (columns["vpp"] == 1) & (columns["pp"] > 1)
             if schedule == "zbv":
                 alone &= space.job.model.layers >= 2 * columns["pp"]
-            kept = {axis: column[alone] for axis, column in columns.items()}
-        if not len(kept["tp"]):
-            continue
-        axes = axes_from(space, kept)
-        axes = replace(axes, schedule=np.full_like(kept["tp"], SCHEDULES[schedule]))
-        yield from _variants(space, kept, axes, schedule, able)
+            columns = _kept(columns, alone)
+        maker = _Maker(space, schedule, columns)
+        for variant in variants_of(space, able):
+            if worth is None or not len(columns["tp"]):
+                mine = columns
+            else:
+                mine = _kept(columns, worth(maker.group(variant)))
+            sharded = _sharded(space, mine)
+            if len(sharded["tp"]):
+                yield _Maker(space, schedule, sharded).group(variant)
 
 
-def _columns(space: Space, shapes: Ints) -> dict[str, Ints]:
-    """Every legal completion of the shapes by the axes that a shape leaves open; recompute is
-    left to the variants."""
-    rest = [axis for axis in AXES if axis not in SHAPE]
+def _bare(space: Space, shapes: Ints) -> dict[str, Ints]:
+    """The shapes with every way to run a layer but recompute, which is left to the variants, and
+    nothing sharded."""
     alike = {choices.with_recompute(code, NONE) for code in space.values["mode"]}
-    values = {**space.values, "mode": tuple(sorted(alike))}
-    grids = np.meshgrid(
-        np.arange(len(shapes)), *(ints(values[axis]) for axis in rest), indexing="ij"
-    )
-    place, *others = (grid.ravel() for grid in grids)
-    free = dict(zip(rest, others, strict=True))
-    free |= {axis: shapes[place, number] for number, axis in enumerate(SHAPE)}
-    return complete(space, free)
+    places, mode = np.meshgrid(np.arange(len(shapes)), ints(sorted(alike)), indexing="ij")
+    columns = {axis: shapes[places.ravel(), number] for number, axis in enumerate(SHAPE)}
+    columns |= {"sharding": np.zeros_like(mode.ravel()), "mode": mode.ravel()}
+    return _kept(columns, space.exchanges(columns["tp"], columns["cp"], columns["mode"]))
 
 
-def _variants(
-    space: Space, columns: dict[str, Ints], axes: Axes, schedule: str, able: str
-) -> Iterator[Group]:
-    job = space.job
-    ends = stage_work.end_seconds(job, axes)
-    fixed = stage_work.message_seconds(job, axes) + job.software.microbatch_overhead_s
-    late = step.late_seconds(job, axes)
-    kinds: dict[int, LayerKind] = {}
+def _sharded(space: Space, columns: dict[str, Ints]) -> dict[str, Ints]:
+    """Every legal way to shard the choices: shape by shape, then by sharding, then by mode."""
+    codes, rows = ints(space.values["sharding"]), np.arange(len(columns["tp"]))
+    shapes = np.stack([columns[axis] for axis in SHAPE])
+    another = np.any(shapes[:, 1:] != shapes[:, :-1], axis=0)
+    number = np.concatenate([np.zeros(min(len(rows), 1), np.int64), np.cumsum(another)])
+    row, code = (grid.ravel() for grid in np.meshgrid(rows, codes, indexing="ij"))
+    order = np.lexsort((row, code, number[row]))
+    free = {axis: column[row[order]] for axis, column in columns.items()}
+    return complete(space, {**free, "sharding": code[order]})
 
-    def wide(values: Array | float) -> Array:
-        return np.broadcast_to(np.asarray(values, dtype=float), axes.tp.shape)
 
-    def kind(code: int) -> LayerKind:
-        if code not in kinds:
-            kinds[code] = stage_work.layer_kind(job, axes, np.full_like(axes.tp, code))
-        return kinds[code]
+def _kept(columns: dict[str, Ints], mask: Flags) -> dict[str, Ints]:
+    return {axis: column[mask] for axis, column in columns.items()}
 
-    for variant in variants_of(space, able):
-        told = np.full_like(axes.tp, variant.code)
-        first, blocks = kind(NONE) if variant.partly else kind(variant.code), job.model.mtp_layers
-        ahead = kind(variant.code)
-        mode = choices.with_recompute(columns["mode"], variant.code)
-        legal = np.isin(mode, ints(space.values["mode"]))
+
+class _Maker:
+    """Groups of the same choices that recompute one way or another."""
+
+    def __init__(self, space: Space, schedule: str, columns: dict[str, Ints]) -> None:
+        self.space, self.schedule, self.columns = space, schedule, columns
+        axes = axes_from(space, columns)
+        self.axes = replace(axes, schedule=np.full_like(axes.tp, SCHEDULES[schedule]))
+        self._kinds: dict[int, LayerKind] = {}
+
+    def _kind(self, code: int) -> LayerKind:
+        if code not in self._kinds:
+            codes = np.full_like(self.axes.tp, code)
+            self._kinds[code] = stage_work.layer_kind(self.space.job, self.axes, codes)
+        return self._kinds[code]
+
+    def _wide(self, values: Array | float) -> Array:
+        return np.broadcast_to(np.asarray(values, dtype=float), self.axes.tp.shape)
+
+    @cached_property
+    def _always_s(self) -> tuple[Ends, Array, Array]:
+        """The ends, a microbatch's fixed seconds, and late messages."""
+        job, axes = self.space.job, self.axes
+        fixed = stage_work.message_seconds(job, axes) + job.software.microbatch_overhead_s
+        return stage_work.end_seconds(job, axes), fixed, step.late_seconds(job, axes)
+
+    def group(self, variant: Variant) -> Group:
+        """The choices that may recompute this way."""
+        job, wide, axes = self.space.job, self._wide, self.axes
+        (ends, fixed, late), blocks = self._always_s, job.model.mtp_layers
+        first = self._kind(NONE if variant.partly else variant.code)
+        ahead = self._kind(variant.code)
+        mode = choices.with_recompute(self.columns["mode"], variant.code)
+        legal = np.isin(mode, ints(self.space.values["mode"]))
         if variant.partly:
-            legal &= np.isin(columns["mode"], ints(space.values["mode"]))
+            legal &= np.isin(self.columns["mode"], ints(self.space.values["mode"]))
         group = Group(
-            schedule=schedule,
+            schedule=self.schedule,
             variant=variant,
-            columns={**columns, "mode": mode},
-            axes=replace(axes, recompute=told),
+            columns={**self.columns, "mode": mode},
+            axes=replace(axes, recompute=np.full_like(axes.tp, variant.code)),
             layers=job.model.layers,
             layer_s=wide(first.total),
             again_s=wide(ahead.total) - wide(first.total),
@@ -253,104 +304,6 @@ def _variants(
             weight_s=wide(first.terms.weight),
             ends_forward_s=wide(ends.forward + blocks * ahead.terms.forward),
             ends_weight_s=wide(ends.weight + blocks * ahead.terms.weight),
+            hiding_s=(wide(ahead.terms.forward), wide(gradient_pass(axes)(ahead))),
         )
-        yield group if legal.all() else group.keep(legal)
-
-
-@dataclass(frozen=True)
-class Rooms:
-    """How many layers each stage of choices with one pp has room for; arrays (choices, pp)."""
-
-    layer_s: Array
-    again_s: Array
-    ends_s: Array
-    most: Array
-    """Layers that memory holds, all of them recomputed where they may be."""
-    forced: Array
-    """Layers that must recompute rise by this for each layer more ..."""
-    spare: Array
-    """... less this many."""
-
-    def keep(self, places: Ints) -> Rooms:
-        """Some of the choices."""
-        return Rooms(*(getattr(self, item.name)[places] for item in fields(self)))
-
-    def layers(self, slowest_s: Array) -> Array:
-        """Whole layers on each stage within ``slowest_s``, counted up."""
-        left = slowest_s[:, None] - self.ends_s
-        plain = left / self.layer_s
-        # a l + d (forced l - spare) <= left
-        slower = (left + self.again_s * self.spare) / (self.layer_s + self.again_s * self.forced)
-        room = np.minimum(np.minimum(plain, slower), self.most)
-        whole: Array = np.maximum(np.floor(room * (1 + ROUNDING) + ROUNDING), 0.0)
-        return whole
-
-
-def rooms_of(space: Space, group: Group, fewest: Ints) -> Rooms:
-    """Rooms of choices that share one pp, with ``fewest`` layers on every stage at least."""
-    pp = int(group.axes.pp[0])
-    index = np.arange(pp)[None, :]
-    head = 0 if group.schedule == "zbv" else pp - 1
-    shape = (len(group), pp)
-    first, last = (np.broadcast_to(flags, shape) for flags in (index == 0, index == head))
-    ends = np.where(first, group.embedding_s[:, None], 0) + np.where(last, group.head_s[:, None], 0)
-    most, forced, spare = np.full(shape, np.inf), np.zeros(shape), np.zeros(shape)
-    if space.keeps("every_stage_fits"):
-        most, forced, spare = _memory_rooms(space.job, group, np.broadcast_to(index, shape), fewest)
-    return Rooms(group.layer_s[:, None], group.again_s[:, None], ends, most, forced, spare)
-
-
-def _memory_rooms(job: Job, group: Group, index: Ints, fewest: Ints) -> tuple[Array, Array, Array]:
-    """What memory leaves: the most layers, and the line that layers to recompute are above.
-
-    State on the chord of its (concave) growth with the layers, activations without any rounding
-    up: never more than a stage of at least ``fewest`` layers holds.
-    """
-    axes, layers = group.axes, job.model.layers
-    head = np.zeros_like(axes.pp) if group.schedule == "zbv" else axes.pp - 1
-    first, last = index == 0, index == head[:, None]
-
-    def state(count: Ints) -> Ints:
-        listed = Stages(index, np.broadcast_to(count[:, None], index.shape), first, last)
-        return memory.stage_state(job, axes, listed).total
-
-    least = state(fewest)
-    each = np.maximum(state(fewest + layers) - least - _ROUNDED_KIB, 0) / layers
-    # One layer for each of the chunks and halves: no division leaves a rest.
-    unit = 2 * axes.interleaved
-    whole = Stages(index, np.broadcast_to(unit[:, None], index.shape), first, last)
-    how = (axes.pp, axes.interleaved, axes.microbatches, axes.schedule)
-    flight = layers_in_flight(whole, *how) / unit[:, None]
-    saved, working = memory.layer_kib(job, axes)
-    if group.variant.partly:
-        plain = replace(axes, recompute=np.full_like(axes.recompute, NONE))
-        saved_whole, working_whole = memory.layer_kib(job, plain)
-    else:
-        saved_whole, working_whole = saved, working
-    # What is offloaded is held on the host, but for the layers on their way.
-    away = np.asarray(axes.offload_activations)
-    saved, saved_whole = np.where(away, 0, saved), np.where(away, 0, saved_whole)
-    room = largest_allocation_kib(job) + _ROUNDED_KIB - least + each * fewest[:, None]
-    room = np.maximum(room - np.minimum(working, working_whole)[:, None], 0.0)
-    most = room / (each + flight * saved[:, None])
-    gain = flight * np.maximum(saved_whole - saved, 0)[:, None]
-    some = gain > 0
-    gain = np.where(some, gain, 1.0)
-    forced = np.where(some, (each + flight * saved_whole[:, None]) / gain, 0.0)
-    return most, forced, np.where(some, room / gain, 0.0)
-
-
-def least_slowest(rooms: Rooms, layers: int, low: Array, high: Array) -> Array:
-    """The least time of the slowest stage with room for ``layers``; infinite where ``high`` is too
-    little. Bisected from below: never more than the least."""
-    least = np.full(len(high), np.inf)
-    enough = np.flatnonzero(rooms.layers(high).sum(axis=1) >= layers)
-    if not len(enough):
-        return least
-    rooms, low, high = rooms.keep(enough), low[enough], high[enough]
-    for _ in range(30):
-        middle = (low + high) / 2
-        fits = rooms.layers(middle).sum(axis=1) >= layers
-        low, high = np.where(fits, low, middle), np.where(fits, middle, high)
-    least[enough] = low
-    return least
+        return group if legal.all() else group.keep(legal)

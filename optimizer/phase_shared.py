@@ -25,10 +25,11 @@ from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_bytes, run_wall_s
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.phases import anew_s, phase_estimate
+from layoutopt.optimizer.bounded import Bounded
 from layoutopt.optimizer.inner import Part, layout_from, shared_problems
 from layoutopt.optimizer.joint_rows import every_shared, scaled, shared_rows
 from layoutopt.optimizer.phase_sides import Side, codes_of
-from layoutopt.optimizer.pipelining import Bounded, most_s
+from layoutopt.optimizer.pipelining import most_s
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.stagewise import Row, Stagewise
 

@@ -16,8 +16,9 @@ import numpy as np
 
 from layoutopt.costmodel.axes import SCHEDULES, Array, Ints, ints
 from layoutopt.costmodel.phases import PhaseJob
+from layoutopt.optimizer.bounded import Bounded
 from layoutopt.optimizer.orders import other_orders
-from layoutopt.optimizer.pipelining import Bounded, Pipelines
+from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import tables_of

@@ -11,22 +11,18 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 
-import numpy as np
-
-from layoutopt.costmodel import once, sharding
-from layoutopt.costmodel.axes import Array, Ints, ints
-from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
 from layoutopt.costmodel.estimate import estimate
-from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Schedule
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import choices
+from layoutopt.optimizer.bounded import Bounded, bounds_of
 from layoutopt.optimizer.inner import layout_from, problems_of, replaced
-from layoutopt.optimizer.outer import Group, groups_of, least_slowest, rooms_of
+from layoutopt.optimizer.outer import SLACK, Group, groups_of
 from layoutopt.optimizer.program import Save
 from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
@@ -34,16 +30,14 @@ from layoutopt.optimizer.shapes import shapes_of, with_every_chunk
 from layoutopt.optimizer.space import Space, layout_of, space_of
 from layoutopt.optimizer.stagewise import Row, Stagewise, best_rows
 from layoutopt.optimizer.tables import Tables
+from layoutopt.optimizer.unsharded import worth_sharding
 from layoutopt.optimizer.wall import Clock
 from layoutopt.optimizer.warmstart import start_from
 from layoutopt.optimizer.work import least_wall_of_shapes_s
 
 MARGIN = 1e-6
 """What a pipeline has to be faster by, relatively: an even one of equal time is preferred."""
-_NO_FACTOR = 1e-12
 _AGREES = 1e-9
-_SLACK = 1e-9
-"""Bounds and limits in floats are taken to be off by this much."""
 
 
 @dataclass(frozen=True)
@@ -164,7 +158,7 @@ class Pipelines:
         if self.cut_short:
             # Not all choices have a bound of their own.
             return Wider(None, None, False, least_of_pipelines_s(self.space))
-        if not bounded and not asks_usual(self.space.question.pipeline):
+        if not any(len(one.group) for one in bounded) and self._is_refused():
             raise self._none_legal()
         order = sorted(
             (wall, number, place)
@@ -192,11 +186,17 @@ class Pipelines:
         """All outer choices with their bounds; infinite for what cannot be within ``limit``."""
         found: list[Bounded] = []
         for group in self._groups(limit):
-            found.append(_bounded(self, group, limit))
+            found.append(bounds_of(self, group, limit))
             if time.monotonic() > self.ends_at:
                 self.cut_short = True
                 break
         return found
+
+    def _is_refused(self) -> bool:
+        """No layout runs the schedules that are asked for, memory ignored."""
+        if asks_usual(self.space.question.pipeline):
+            return False
+        return all(not len(group) for group in self._groups(math.inf, every=True))
 
     def _none_legal(self) -> RuleError:
         words = " or ".join(schedules_of(self.space.question))
@@ -215,7 +215,7 @@ class Pipelines:
         save = bounded.saves[place]
         for problem in problems_of(self.space, group, place, bounded.rooms(place, limit)):
             cutoff = self.objective_s(limit, save)
-            if problem.least_s() * (1 - _SLACK) > cutoff or cutoff <= 0:
+            if problem.least_s() * (1 - SLACK) > cutoff or cutoff <= 0:
                 continue
             self.inner += 1
             if math.isinf(cutoff):
@@ -266,106 +266,24 @@ class Pipelines:
         elif new:
             overhead = self.space.job.software.step_overhead_s
             steps = self.clock.longest_steps_s(wall_s, new)
-            seconds = [s * (1 + _SLACK) / self.clock.scale - overhead for s in steps]
+            seconds = [s * (1 + SLACK) / self.clock.scale - overhead for s in steps]
             known |= dict(zip(new, seconds, strict=True))
         return known
 
-    def _groups(self, limit: float) -> Iterator[Group]:
-        """Groups of outer choices, one for each pp, schedule and variant."""
+    def _groups(self, limit: float, *, every: bool = False) -> Iterator[Group]:
+        """Groups of outer choices within ``limit``, one for each schedule and variant;
+        ``every``: those that cannot fit too."""
         wide = with_every_chunk(self.space)
         schedules = schedules_of(self.space.question)
         most = self.objective_s(limit, (0.0, 0.0))
         shapes = shapes_of(wide, self.tables, most, plain=schedules == ("1f1b",))
-        for pp in np.unique(shapes[:, 2]).tolist():
-            yield from groups_of(wide, shapes[shapes[:, 2] == pp], schedules, self.recompute)
+        worth = None if every else partial(worth_sharding, wide, most_s=most)
+        return groups_of(wide, shapes, schedules, self.recompute, worth)
 
     @property
     def recompute(self) -> str:
         """Which recompute of a part of a stage is looked for."""
         return self.able.recompute if self.space.question.pipeline.splits == "any" else "whole"
-
-
-@dataclass(frozen=True)
-class Bounded:
-    """A group with the wall time that each of its choices takes at least; infinite: cut."""
-
-    search: Pipelines
-    group: Group
-    walls: Array
-    once_s: Array
-    """What comes once a step takes at least."""
-    saves: list[Save]
-    fewest: Ints
-
-    def rooms(self, place: int, limit: float) -> Ints:
-        """Whole layers that each stage of one choice has room for within ``limit``."""
-        one = self.group.keep(ints([place]))
-        most = self.search.objective_s(limit, self.saves[place])
-        slowest = _slowest_s(one, np.array([most]) - self.once_s[[place]])
-        layers = self.search.space.job.model.layers
-        rooms = rooms_of(self.search.space, one, self.fewest[[place]]).layers(slowest)[0]
-        whole: Ints = np.minimum(rooms, layers).astype(np.int64)
-        return whole
-
-
-def _slowest_s(group: Group, left_s: Array) -> Array:
-    """The longest a stage may take where ``left_s`` are left for the pipeline; all there is at
-    most."""
-    most = group.layers * (group.layer_s + group.again_s) + group.embedding_s + group.head_s
-    slowest: Array = most
-    for factor, rest in group.bounds():
-        # Where the slowest stage costs no more than any other, what is left has to be enough.
-        within = (left_s - rest) / np.maximum(factor, _NO_FACTOR)
-        slowest = np.minimum(slowest, within)
-    return np.clip(slowest, 0.0, most) * (1 + _SLACK)
-
-
-def _bounded(search: Pipelines, group: Group, limit: float) -> Bounded:
-    """Wall times that no split and no recompute of each choice can beat."""
-    space, job, layers = search.space, search.space.job, search.space.job.model.layers
-    zero_stage = choices.sharding(group.columns["sharding"]).zero_stage
-    size, write, stall = checkpoint_cost(job, group.columns["tp"], group.columns["pp"], zero_stage)
-    pairs = list(zip(write.tolist(), stall.tolist(), strict=True))
-    most = search.objectives_s(limit, tuple(dict.fromkeys(pairs)))
-    objective = np.array([most[pair] for pair in pairs])
-    slowest = _slowest_s(group, objective)
-    # What the other stages have no room for stands on the first.
-    others = np.floor(slowest / group.layer_s * (1 + _SLACK)) * (group.axes.pp - 1)
-    fewest = np.maximum(layers - others, 1).astype(np.int64)
-    least_once = once.first_stage_once(job, group.axes, fewest).least(job)
-    slowest = _slowest_s(group, objective - least_once)
-    share = layers * group.layer_s + group.embedding_s + group.head_s
-    low = share / group.axes.pp
-    walls = np.full(len(group), np.inf)
-    kept = np.flatnonzero(low <= slowest)
-    if len(kept) and not np.all(group.axes.v_shape) and np.any(group.axes.pp > 1):
-        least_once[kept] = np.maximum(least_once[kept], _least_late_s(job, group.keep(kept)))
-        slowest = _slowest_s(group, objective - least_once)
-        kept = np.flatnonzero(low <= slowest)
-    if len(kept):
-        mine = group.keep(kept)
-        rooms = rooms_of(space, mine, fewest[kept])
-        least = least_slowest(rooms, layers, low[kept] * (1 - _SLACK), slowest[kept])
-        found = np.isfinite(least)
-        kept = kept[found]
-        mine = mine.keep(found)
-        pipeline = [factor * least[found] + rest for factor, rest in mine.bounds()]
-        seconds = (np.max(pipeline, axis=0) + least_once[kept]) * (1 - _SLACK)
-        steps = search.clock.scale * (seconds + job.software.step_overhead_s)
-        walls[kept] = run_wall_s(job, steps, write[kept], stall[kept], size)
-    return Bounded(search, group, walls, least_once, pairs, fewest)
-
-
-def _least_late_s(job: Job, group: Group) -> Array:
-    """What comes once a step takes at least, because some stage holds as many layers as an even
-    split gives each, and those before the first such stage hold fewer."""
-    axes, pp = group.axes, group.axes.pp
-    each = job.model.layers // pp
-    before = (pp - 1) * each * (group.layer_s + group.again_s) + group.embedding_s
-    left = once.least_later(job, axes, each) - once.head_start(axes) * before
-    tied = sharding.tied_embedding_seconds(job, axes.tp, pp, axes.cp)
-    late: Array = np.where(once.waits_for_later(axes), left, 0.0) + tied
-    return late
 
 
 def most_s(problem: Stagewise) -> float:

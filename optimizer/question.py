@@ -128,3 +128,6 @@ class Budget:
     seed: int = 0
     use_hints: bool = True
     """False: no warm start, no cut-off, no safe cuts; for tests of the bare CP-SAT model."""
+    brief: bool = False
+    """The answer and its proof alone: no alternatives, no explanation, no ways out. The plan is
+    held against the next best layouts all the same."""

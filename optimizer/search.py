@@ -65,7 +65,9 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
     best = ended.best.estimate if ended.best else None
     report = _report(space, budget, ended, began)
     if best is None or not meets_limits(question, best.run):
-        return _without_plan(space, ended, best, report)
+        return _without_plan(space, ended, best, report, budget)
+    if budget.brief:
+        return _brief(rounds, ended, best, report)
     if not ended.proved:
         # Out of time: what comes next is not known, and looking for it would take more.
         return Outcome(Status.FEASIBLE, best, report, explain=explain(question, best))
@@ -84,6 +86,14 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
     )
 
 
+def _brief(rounds: Rounds, ended: Ended, best: Estimate, report: SearchReport) -> Outcome:
+    """The plan alone, held against the next best layouts."""
+    if ended.proved and asks_usual(rounds.space.question.pipeline):
+        survey, mine = Survey(rounds.space, rounds.floors, rounds.clock), seen_of(best)
+        _refute(survey.faster(mine.wall_s).layouts, mine)
+    return Outcome(Status.OPTIMAL if ended.proved else Status.FEASIBLE, best, report)
+
+
 def _refute(others: Sequence[Seen], mine: Seen) -> None:
     """Raises InternalError where a pass over the next best finds one that beats the proved best.
 
@@ -97,12 +107,16 @@ def _refute(others: Sequence[Seen], mine: Seen) -> None:
 
 
 def _without_plan(
-    space: Space, ended: Ended, best: Estimate | None, report: SearchReport
+    space: Space, ended: Ended, best: Estimate | None, report: SearchReport, budget: Budget
 ) -> Outcome:
     """Nothing fits, or the best run there is misses a limit; or time is up."""
     if not ended.proved:
         return Outcome(Status.UNKNOWN, None, report)
-    misses = limit_misses(space.question, best) if best is not None else memory_misses(space)
+    brief = budget.brief
+    if best is not None:
+        misses = limit_misses(space.question, best, brief=brief)
+    else:
+        misses = memory_misses(space, brief=brief)
     if any(miss.over_bytes is not None and miss.over_bytes <= 0 for miss in misses):
         raise InternalError(f"{misses[0].layout} fits, but no layout was said to")
     return Outcome(Status.INFEASIBLE, None, report, misses=misses)

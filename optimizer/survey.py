@@ -105,20 +105,37 @@ class Survey:
             ties=0 if beside is None else _ties(everything, beside),
         )
 
+    def faster(self, wall_s: float) -> Found:
+        """The shortest run that fits, if it is shorter than ``wall_s``."""
+        order = self._order[may_fit(self.floors)[self._order]]
+        batches, complete_ = self._below(order, wall_s, only_fitting=True)
+        everything = _joined(batches)
+        place = int(np.argmin(everything.walls)) if len(everything.walls) else 0
+        found = [everything.seen(place)] if np.any(everything.walls < wall_s) else []
+        return Found(tuple(found), complete_)
+
     def faster_misfits(self, wall_s: float) -> Found:
         """Layouts whose run would be shorter than ``wall_s`` but that do not fit, fastest first."""
-        batches, complete_ = [], True
-        for places, rows in self._shapes(self._order):
-            if self._floor_s(places) >= wall_s:
-                break
-            if rows > MOST_ROWS:
-                complete_ = False
-                break
-            batches.append(self._priced(completions(self.space, self.floors, places)))
+        batches, complete_ = self._below(self._order, wall_s, only_fitting=False)
         everything = _joined(batches)
         mask = (everything.walls < wall_s) & (everything.over > 0)
         places = _sorted(everything)
         return Found(tuple(everything.seen(p) for p in places[mask[places]].tolist()), complete_)
+
+    def _below(
+        self, order: Ints, wall_s: float, *, only_fitting: bool
+    ) -> tuple[list[_Batch], bool]:
+        """Layouts of the shapes in ``order`` whose floors are below ``wall_s``, and whether that
+        is all of them."""
+        batches: list[_Batch] = []
+        for places, rows in self._shapes(order):
+            if self._floor_s(places) >= wall_s:
+                break
+            if rows > MOST_ROWS:
+                return batches, False
+            columns = completions(self.space, self.floors, places, only_fitting=only_fitting)
+            batches.append(self._priced(columns, only_fitting=only_fitting))
+        return batches, True
 
     def _shapes(self, order: Ints) -> Iterator[tuple[Ints, int]]:
         """Places of the next few shapes, and how many rows will have been priced with them."""

@@ -78,8 +78,14 @@ def simulate(**options: Unpack[SimulateOptions]) -> SimulatedStep | SimulatedRun
     return answer_simulate(options, None)
 
 
-def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
-    """``solve`` for options from anywhere; ``-`` reads ``stdin``."""
+def answer_solve(
+    options: Mapping[str, Any], stdin: TextIO | None, *, brief: bool = False
+) -> Answer:
+    """``solve`` for options from anywhere; ``-`` reads ``stdin``.
+
+    ``brief``: the plan and its proof alone, as a sweep's row shows them: no alternatives, no
+    explanation, no ways out of what does not fit.
+    """
     from layoutopt.inputs.request import read_solve
     from layoutopt.report.answer import Answer
     from layoutopt.report.reading import read_estimate
@@ -87,6 +93,8 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
     from layoutopt.report.trials import trial_sentences
 
     request = read_solve(options, stdin)
+    if brief:
+        request = replace(request, budget=replace(request.budget, brief=True))
     if request.phases:
         from layoutopt.phased import solved
 
@@ -102,7 +110,7 @@ def answer_solve(options: Mapping[str, Any], stdin: TextIO | None) -> Answer:
         from layoutopt.report.rejected import write_rejected
 
         write_rejected(request.question, request.rejected)
-    if plan:
+    if plan and not brief:
         others = [one.estimate for one in outcome.alternatives]
         explain = (
             *read_estimate(plan),

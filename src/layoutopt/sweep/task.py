@@ -44,7 +44,7 @@ def solve_task(task: Task) -> Row:
     try:
         # First the question, so that a refused or failed point says what it was.
         row = request_row(read_solve(task.options))
-        return answer_row(answer_solve(task.options, None))
+        return answer_row(answer_solve(task.options, None, brief=True))
     except InputError as error:
         return {**row, "status": "refused", "reason": for_people(error)}
     except Exception as error:  # one point's fault is not the sweep's
