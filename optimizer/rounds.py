@@ -23,6 +23,8 @@ from layoutopt.optimizer.warmstart import start_from
 MOST_TIES = 12
 """Layouts within rounding of the best that are priced one by one; where there are more, the first
 in the order of AXES is taken: all of them are equal to a millionth."""
+_NEAR = 1.3
+"""A limit from outside this close to the lowest floor is as good as a first layout."""
 TIE = 1e-9
 """Wall times closer than this, relatively, are equal."""
 
@@ -106,7 +108,8 @@ class Rounds:
 
     def _start(self) -> None:
         """A first layout, which becomes a cut-off."""
-        start = start_from(self.space, self.floors)
+        near = self.most_wall_s < _NEAR * self.least_wall_s()
+        start = start_from(self.space, self.floors, near=near)
         if start is not None:
             self.known.append(self._found(start))
 

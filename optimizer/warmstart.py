@@ -27,12 +27,17 @@ _OVER_WEIGHT = 1e-6
 """Seconds that a KiB beyond memory counts for, on top of a factor that puts misfits last."""
 
 
-def start_from(space: Space, floors: Floors | None = None) -> dict[str, int] | None:
+def start_from(
+    space: Space, floors: Floors | None = None, *, near: bool = False
+) -> dict[str, int] | None:
     """What local search finds, or where floors are given the shapes with the lowest, if better.
 
-    None where nothing is found that fits.
+    ``near``: a limit is known that is nearly as low as the floors, and does what a good start does:
+    no local search. None where nothing is found that fits.
     """
     lowest = None if floors is None else _promising(space, floors)
+    if near and floors is not None:
+        return lowest
     found = [one for one in (_searched(space), lowest) if one is not None]
     if not found:
         return None

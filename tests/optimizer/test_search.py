@@ -144,15 +144,18 @@ def test_ties_beyond_counting_go_to_the_first(monkeypatch: pytest.MonkeyPatch) -
     assert search(question).plan == expected
 
 
-def test_a_proof_that_a_second_way_refutes_is_our_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("brief", [False, True])
+def test_a_proof_that_a_second_way_refutes_is_our_fault(
+    monkeypatch: pytest.MonkeyPatch, brief: bool
+) -> None:
     """A solver that proves too much must not pass unseen."""
     codes = {"experts": experts_code(1), "sharding": sharding_code(1), "mode": mode_code(2)}
     slow = {**dict.fromkeys(AXES, 1), **codes, "tp": 4, "microbatches": 8}
     nothing_else = Solved(proved=True, chosen=None, value=None, bound=None)
-    monkeypatch.setattr("layoutopt.optimizer.rounds.start_from", lambda space, floors: slow)
+    monkeypatch.setattr("layoutopt.optimizer.rounds.start_from", lambda space, floors, **how: slow)
     monkeypatch.setattr("layoutopt.optimizer.rounds.solve", lambda *args: nothing_else)
     with pytest.raises(InternalError, match="proved"):
-        search(replace(PLAIN, fix={"axis_order": "tp-cp-ep-dp-pp"}))
+        search(replace(PLAIN, fix={"axis_order": "tp-cp-ep-dp-pp"}), Budget(brief=brief))
 
 
 def test_an_invalid_model_is_our_fault() -> None:

@@ -82,7 +82,7 @@ def _slow(task: Task) -> Row:
 
 
 def test_a_fault_is_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
-    def broken(options: object, stdin: object) -> None:
+    def broken(options: object, stdin: object, **how: object) -> None:
         raise ZeroDivisionError("a slip")
 
     monkeypatch.setattr("layoutopt.api.answer_solve", broken)
