@@ -7,7 +7,8 @@ benchmarks/fit_time.py; each fit starts at the shipped values and forgets the he
 
 A fit from scratch takes minutes, and there are sixteen: they share one matrix of derivatives,
 taken at the shipped values, and go to their own minimum by chord steps, which price every training
-row anew with the parameters reached (``--check SOURCE`` compares one with an ordinary fit). Errors
+row anew with the parameters reached, and take the derivatives of what moved far anew
+(chords.py; ``--check SOURCE`` compares one with an ordinary fit). Errors
 and every single prediction are written to benchmarks/results/DATE_cross-validation.json.
 """
 
@@ -19,17 +20,15 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
 import numpy as np
-from scipy.optimize import least_squares
 
 from benchmarks.accuracy import default_files
+from benchmarks.chords import STEPS, Chords, Vector
 from benchmarks.fit_time import (
     Fit,
     Parameter,
-    Vector,
     cases_of,
     current,
     parameters,
-    thinned,
     weights_of,
 )
 from benchmarks.headline import Figure, headline
@@ -38,11 +37,6 @@ from layoutopt.validation import Scored, validate
 from layoutopt.validation.cases import Case
 
 FOLDS = 5
-STEPS = 4
-"""Chord steps of a fit; the cost moves by under 1e-3 in the last one."""
-PRIOR_PULL = 0.1
-LOSS_SCALE = 0.07
-"""Both as in fit_time: what a spread from the prior costs, and where the loss turns linear."""
 
 
 @dataclass(frozen=True)
@@ -86,91 +80,36 @@ def group_splits(cases: Sequence[Case], folds: int = FOLDS) -> list[Split]:
 
 
 class Refit:
-    """Fits of subsets of the training rows, with one matrix of derivatives for all."""
+    """Fits of subsets of the runs, with one matrix of derivatives for all to start with."""
 
     def __init__(self, cases: Sequence[Case], measured: Vector, fitted: Sequence[Parameter]):
         self.cases = cases
-        self.measured = measured
         self.fit = Fit(cases, measured, fitted)
         self.start = current(fitted)
-        weighted = self.fit.jacobian(self.start)[: len(measured)]
-        self.slopes: Vector = weighted / self.fit.weights[:, None]
-        self.low = np.array([p.low for p in fitted])
-        self.high = np.array([p.high for p in fitted])
+        self.slopes = self.fit.slopes(self.start)
 
     def without(self, held: set[int], steps: int = STEPS) -> Vector:
-        """Parameters fitted to every row but the ``held`` ones."""
+        """Parameters fitted to every run but the ``held`` ones."""
         kept = np.array([row for row in range(len(self.cases)) if row not in held])
-        weights = np.sqrt(weights_of([self.cases[row] for row in kept]))
-        point = np.clip(self.start, *self._inside())
-        errors = self._errors(point, kept)
-        cost = self._cost(point, errors, weights)
-        for _ in range(steps):
-            aim, share = self._minimum(point, errors, kept, weights), 1.0
-            while share > 0.1:
-                tried = point + share * (aim - point)
-                new_errors = self._errors(tried, kept)
-                new_cost = self._cost(tried, new_errors, weights)
-                if new_cost < cost:
-                    break
-                share /= 2
-            if share <= 0.1 or cost - new_cost < 1e-4 * cost:
-                break
-            point, errors, cost = tried, new_errors, new_cost
-        return np.asarray(point)
-
-    def _inside(self) -> tuple[Vector, Vector]:
-        margin = 1e-6 * (self.high - self.low)
-        return self.low + margin, self.high - margin
-
-    def _errors(self, point: Vector, kept: Vector) -> Vector:
-        errors: Vector = np.log(self.fit.predicted(point) / self.measured)[kept]
-        return errors
-
-    def _pull(self, point: Vector) -> Vector:
-        pull: Vector = PRIOR_PULL * (point - self.fit.prior) / self.fit.spread
-        return pull
-
-    def _cost(self, point: Vector, errors: Vector, weights: Vector) -> float:
-        """The robust cost that least_squares minimises, soft L1."""
-        residuals = np.concatenate([weights * errors, self._pull(point)]) / LOSS_SCALE
-        return float(np.sum(2 * (np.sqrt(1 + residuals**2) - 1)) * LOSS_SCALE**2 / 2)
-
-    def _minimum(self, point: Vector, errors: Vector, kept: Vector, weights: Vector) -> Vector:
-        """Where the cost would be least if predictions followed the shared derivatives."""
-        slopes = self.slopes[kept]
-        pulls = np.diag(PRIOR_PULL / self.fit.spread)
-        matrix = np.vstack([weights[:, None] * slopes, pulls])
-        found = least_squares(
-            lambda x: np.concatenate([weights * (errors + slopes @ (x - point)), self._pull(x)]),
-            point,
-            jac=lambda _: matrix,
-            bounds=(self.low, self.high),
-            loss="soft_l1",
-            f_scale=LOSS_SCALE,
-            x_scale=self.fit.spread,
-            max_nfev=200,
-        )
-        return np.asarray(np.clip(found.x, *self._inside()))
+        weights = weights_of([self.cases[row] for row in kept])
+        return Chords(self.fit, kept, weights).least(self.start, self.slopes, steps)
 
 
 def held_out_seconds(
-    cases: Sequence[Case], measured: Vector, splits: Sequence[Split], most: int, steps: int
+    cases: Sequence[Case], measured: Vector, splits: Sequence[Split], steps: int
 ) -> tuple[dict[str, Vector], list[dict[str, object]]]:
     """Seconds that fits which never saw a row predict for it, by kind of split; and the fits."""
     fitted = parameters()
-    kept = thinned(cases, most)
-    refit = Refit([cases[row] for row in kept], measured[kept], fitted)
-    whole = Fit(cases, measured, fitted)
+    refit = Refit(cases, measured, fitted)
     found = {kind: np.full(len(cases), np.nan) for kind in ("source", "group")}
     fits: list[dict[str, object]] = []
     for split in splits:
         rows = set(split.rows)
-        vector = refit.without({place for place, row in enumerate(kept) if row in rows}, steps)
+        vector = refit.without(rows, steps)
         figures = {p.key: float(f"{v:.4g}") for p, v in zip(fitted, vector, strict=True)}
         fits.append({"kind": split.kind, "without": split.name, "figures": figures})
-        touched = [batch for batch in whole.batches if rows.intersection(batch.rows.tolist())]
-        seconds = whole.predicted(vector, touched)
+        touched = [batch for batch in refit.fit.batches if rows.intersection(batch.rows.tolist())]
+        seconds = refit.fit.predicted(vector, touched)
         held = list(split.rows)
         found[split.kind][held] = seconds[held]
         errors = np.abs(seconds[held] / measured[held] - 1)
@@ -197,15 +136,15 @@ def figures_json(figures: Sequence[Figure]) -> list[dict[str, object]]:
     return [asdict(figure) for figure in figures if "fits" not in figure.name]
 
 
-def check_against_a_fit(name: str, most: int, evaluations: int) -> None:
-    """Print the errors of one held-out source by chord steps and by an ordinary fit."""
+def check_against_a_fit(name: str) -> None:
+    """Print the errors of one held-out source by these steps and by a fit of two matrices."""
     cases, measured = cases_of(validate(default_files()).records)
     split = next(s for s in source_splits(cases) if s.name.removesuffix(".jsonl") == name)
-    held_out_seconds(cases, measured, [split], most, STEPS)
+    held_out_seconds(cases, measured, [split], STEPS)
     fitted, held = parameters(), list(split.rows)
-    kept = [row for row in thinned(cases, most) if row not in set(split.rows)]
+    kept = [row for row in range(len(cases)) if row not in set(split.rows)]
     fit = Fit([cases[row] for row in kept], measured[kept], fitted)
-    vector = fit.solve(current(fitted), evaluations)
+    vector = fit.solve(current(fitted))
     seconds = Fit([cases[row] for row in held], measured[held], fitted).predicted(vector)
     errors = np.abs(seconds / measured[held] - 1)
     print(f"an ordinary fit: median {np.median(errors):.1%}, mean {errors.mean():.1%}")
@@ -215,23 +154,21 @@ def main() -> None:
     """Hold out sources and folds in turn, print the errors and write the record."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print, write nothing")
-    parser.add_argument("--most", type=int, default=8, help="records a group of like runs")
     parser.add_argument("--steps", type=int, default=STEPS, help="chord steps a fit")
     parser.add_argument("--check", metavar="SOURCE", help="compare with an ordinary fit, then stop")
     options = parser.parse_args()
     if options.check:
-        check_against_a_fit(options.check, options.most, evaluations=10)
+        check_against_a_fit(options.check)
         return
     entries = validate(default_files()).records
     cases, measured = cases_of(entries)
     splits = [*source_splits(cases), *group_splits(cases)]
-    seconds, fits = held_out_seconds(cases, measured, splits, options.most, options.steps)
+    seconds, fits = held_out_seconds(cases, measured, splits, options.steps)
     ids = [case.record.id for case in cases]
     folds = {
         ids[row]: split.name for split in splits if split.kind == "group" for row in split.rows
     }
     record = circumstances("python -m benchmarks.cross_validate")
-    record["fitted_on"] = f"at most {options.most} records a group of like runs"
     for kind, values in seconds.items():
         predicted = dict(zip(ids, values.tolist(), strict=True))
         record[f"by_{kind}"] = figures_json(headline(with_predictions(entries, predicted)))

@@ -1,9 +1,10 @@
 """Fits the efficiencies behind step times: ``python -m benchmarks.fit_time [--dry-run]``.
 
-A robust least-squares fit (scipy, soft-L1 loss, bounds, priors at physical values) of the logarithm
-of predicted over measured step time, over every scored record of benchmarks/measured. Each source
-file weighs as the square root of its records, so that a sweep of 700 runs does not outvote ten
-papers. The result is written to costmodel/data/efficiency.yaml and software.yaml, with the date.
+A robust least-squares fit (soft-L1 loss, bounds, priors at physical values; chords.py) of the
+logarithm of predicted over measured step time, over every scored record of benchmarks/measured.
+Each source file weighs as the square root of its records, so that a sweep of 700 runs does not
+outvote ten papers. The result is written to costmodel/data/efficiency.yaml and software.yaml, with
+the date.
 """
 
 from __future__ import annotations
@@ -19,10 +20,9 @@ from typing import Any
 import numpy as np
 import yaml
 from numpy.typing import NDArray
-from scipy.optimize import least_squares
 
 from benchmarks.accuracy import default_files
-from benchmarks.residuals import group_of
+from benchmarks.chords import Chords, Vector
 from layoutopt.costmodel.axes import Axes, axes_of
 from layoutopt.costmodel.efficiency import Efficiency, efficiencies
 from layoutopt.costmodel.estimate import step_seconds
@@ -39,7 +39,9 @@ FITS = ROOT / "benchmarks" / "fit_time.yaml"
 GENERIC_FOLLOWS = "megatron-core"
 """The profile whose fitted figures the generic one takes: today's stack at its most usual."""
 
-Vector = NDArray[np.float64]
+ROUNDS = 2
+"""Matrices of derivatives of a fit that starts at the shipped values; the second moves the cost by
+under 1e-3."""
 
 
 def _has_experts(job: Job) -> bool:
@@ -128,22 +130,6 @@ def batches_of(cases: Sequence[Case]) -> list[Batch]:
     ]
 
 
-def thinned(cases: Sequence[Case], most: int) -> list[int]:
-    """Rows of at most ``most`` evenly spaced cases of each group of like runs.
-
-    A group shares source file, framework, model, GPU, precision and kernel: the 40th layout of a
-    sweep says little that the first 39 did not, and pricing is what a fit spends its time on.
-    """
-    groups: dict[tuple[object, ...], list[int]] = {}
-    for row, case in enumerate(cases):
-        groups.setdefault(group_of(case), []).append(row)
-    kept: list[int] = []
-    for rows in groups.values():
-        spread = np.unique(np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(int))
-        kept.extend(rows[place] for place in spread)
-    return sorted(kept)
-
-
 def weights_of(cases: Sequence[Case]) -> Vector:
     """1/sqrt of the source file's records, scaled to mean 1 over records."""
     counts = Counter(case.record.source_file for case in cases)
@@ -159,7 +145,7 @@ class Fit:
         self.fitted = list(fitted)
         self.measured = measured
         self.batches = batches_of(cases)
-        self.weights = np.sqrt(weights_of(cases))
+        self.weights = weights_of(cases)
         self.prior = np.array([p.prior for p in fitted])
         self.spread = np.array([p.spread for p in fitted])
 
@@ -194,16 +180,6 @@ class Fit:
             seconds[batch.rows] = step_seconds(job, batch.axes)
         return seconds
 
-    def residuals(self, vector: Vector) -> Vector:
-        """Weighted log errors, then the distance from the priors."""
-        errors = self.weights * np.log(self.predicted(vector) / self.measured)
-        return np.concatenate([errors, self._prior_pull(vector)])
-
-    def _prior_pull(self, vector: Vector) -> Vector:
-        # 0.1: a parameter one spread away costs as much as a record that is 10% off.
-        pull: Vector = 0.1 * (vector - self.prior) / self.spread
-        return pull
-
     def touched_by(self, parameter: Parameter) -> list[Batch]:
         """Batches whose price depends on ``parameter``."""
         if parameter.owner == "shared":
@@ -215,38 +191,32 @@ class Fit:
             if parameter.owner in (batch.job.cluster.gpu.architecture, batch.job.software.name)
         ]
 
-    def jacobian(self, vector: Vector) -> Vector:
-        """Forward differences, a column a parameter."""
+    def slopes(self, vector: Vector, which: Iterable[int] | None = None) -> Vector:
+        """Change of the logarithm of each run's seconds for a unit of each figure, or of those at
+        the places ``which``: forward differences, a column a figure."""
         base = np.log(self.predicted(vector))
-        columns = np.zeros((len(base) + len(vector), len(vector)))
-        for column, parameter in enumerate(self.fitted):
-            step = 1e-3 * max(parameter.spread, 1e-9)
-            if vector[column] + step > parameter.high:
-                step = -step
-            moved = vector.copy()
-            moved[column] += step
-            change = np.log(self.predicted(moved, self.touched_by(parameter))) - base
-            columns[: len(base), column] = self.weights * np.nan_to_num(change) / step
-            columns[len(base) + column, column] = 0.1 / parameter.spread
-        return columns
+        columns = range(len(vector)) if which is None else which
+        found = [self._slope(vector, base, int(column)) for column in columns]
+        return np.array(found).reshape(-1, len(base)).T
 
-    def solve(self, start: Vector, evaluations: int) -> Vector:
-        """The fitted vector."""
-        # Bounds hold strictly inside for the trust-region reflective method.
-        low = np.array([p.low for p in self.fitted])
-        high = np.array([p.high for p in self.fitted])
-        inside = np.clip(start, low + 1e-6 * (high - low), high - 1e-6 * (high - low))
-        found = least_squares(
-            self.residuals,
-            inside,
-            jac=self.jacobian,
-            bounds=(low, high),
-            loss="soft_l1",
-            f_scale=0.07,
-            x_scale=self.spread,
-            max_nfev=evaluations,
-        )
-        return np.asarray(found.x)
+    def _slope(self, vector: Vector, base: Vector, column: int) -> Vector:
+        parameter = self.fitted[column]
+        step = 1e-3 * max(parameter.spread, 1e-9)
+        if vector[column] + step > parameter.high:
+            step = -step
+        moved = vector.copy()
+        moved[column] += step
+        change = np.log(self.predicted(moved, self.touched_by(parameter))) - base
+        slope: Vector = np.nan_to_num(change) / step
+        return slope
+
+    def solve(self, start: Vector, rounds: int = ROUNDS) -> Vector:
+        """The fitted vector: chord steps, with derivatives taken anew each round."""
+        chords = Chords(self, np.arange(len(self.measured)), self.weights)
+        point = start
+        for _ in range(rounds):
+            point = chords.least(point, self.slopes(point))
+        return point
 
 
 def current(fitted: Sequence[Parameter]) -> Vector:
@@ -297,23 +267,20 @@ def main() -> None:
     """Fit, print old and new values and errors, and store them unless told not to."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--dry-run", action="store_true", help="print, write nothing")
-    parser.add_argument("--evaluations", type=int, default=30)
-    parser.add_argument("--most", type=int, default=8, help="records a group of like runs")
+    parser.add_argument("--rounds", type=int, default=ROUNDS, help="matrices of derivatives")
     options = parser.parse_args()
     cases, measured = cases_of(validate(default_files()).records)
     fitted = parameters()
-    rows = thinned(cases, options.most)
-    fit = Fit([cases[row] for row in rows], measured[rows], fitted)
+    fit = Fit(cases, measured, fitted)
     start = current(fitted)
-    found = fit.solve(start, options.evaluations)
+    found = fit.solve(start, options.rounds)
     for p, before, after in zip(fitted, start, found, strict=True):
         edge = (
             " at its bound" if min(after - p.low, p.high - after) < 1e-3 * (p.high - p.low) else ""
         )
         print(f"{p.key:<44}{p.prior:>12.4g}{before:>12.4g}{after:>12.4g}{edge}")
-    whole = Fit(cases, measured, fitted)
     for words, vector in (("before", start), ("after", found)):
-        errors = np.abs(whole.predicted(vector) / measured - 1)
+        errors = np.abs(fit.predicted(vector) / measured - 1)
         print(f"{words}: {len(errors)} records, median {np.median(errors):.2%}, ", end="")
         print(f"MAPE {errors.mean():.2%}, p90 {np.quantile(errors, 0.9):.2%}")
     if not options.dry_run:

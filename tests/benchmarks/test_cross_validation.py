@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from benchmarks.chords import Vector
 from benchmarks.cross_validate import (
     Refit,
     group_key,
@@ -14,7 +15,7 @@ from benchmarks.cross_validate import (
     source_splits,
     with_predictions,
 )
-from benchmarks.fit_time import Parameter, Vector, cases_of
+from benchmarks.fit_time import Parameter, cases_of
 from benchmarks.fit_uncertainty import Residual, band_width, cells_of, coverage
 from layoutopt.costmodel.uncertainty import Kind
 from layoutopt.validation import validate
