@@ -50,6 +50,9 @@ ALIGNMENT = 8
 """Elements in 16 bytes of 16-bit numbers: widths in multiples of it reach the tensor cores."""
 
 
+UNFUSED_NORM_LAUNCHES = 12
+"""Kernels more that a layer of two norms launches forward where they are not one kernel each."""
+
 REFERENCE_CONTEXT = 8192
 """Tokens of causal context at which attention's rates are stated."""
 
@@ -275,7 +278,8 @@ def optimizer_seconds(job: Job, machine: Machine, parameters_held: Array) -> Arr
 
 
 def host_floor(job: Job, machine: Machine, ep: Ints) -> Seconds:
-    """Least seconds of one layer, set by launching its kernels (about 20 forward, 40 backward).
+    """Least seconds of one layer, set by launching its kernels (Efficiency.layer_launches forward,
+    twice that backward).
 
     A layer of experts launches more: routing, permutation and dispatch, and products for each
     expert that the GPU holds (Transformer Engine's GroupedLinear calls cuBLAS expert by expert).
@@ -285,8 +289,8 @@ def host_floor(job: Job, machine: Machine, ep: Ints) -> Seconds:
     if graphs == "full":
         return ZERO
     model, moe, reach = job.model, job.model.moe, machine.reach
-    launches = np.asarray(0.0 if graphs == "layers" else 20.0 if fused_norm(job) else 32.0)
-    launches = launches * blocks_share(model) / 2
+    dense = reach.layer_launches + (0 if fused_norm(job) else UNFUSED_NORM_LAUNCHES)
+    launches = np.asarray(0.0 if graphs == "layers" else dense) * blocks_share(model) / 2
     if moe is not None:
         experts = reach.expert_launches + reach.grouped_launches * moe.experts / ep
         left = reach.graphed_share if graphs == "layers" else 1.0

@@ -23,6 +23,7 @@ IDEAL: Efficiency = efficiency_of("hopper").model_copy(
         **dict.fromkeys(("flash1_speed", "flash3_speed"), 1.0),
         **dict.fromkeys(("launch_s", "gap_s", "jitter", "collective_s", "router_s"), 0.0),
         **dict.fromkeys(("context_half", "expert_launches", "grouped_launches"), 0.0),
+        "layer_launches": 20.0,
         "graphed_share": 0.5,
         "scan_rate": 0.1,
         "optimizer_s": 0.0,
