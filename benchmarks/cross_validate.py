@@ -16,6 +16,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import multiprocessing
+import os
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 
@@ -95,6 +97,19 @@ class Refit:
         return Chords(self.fit, kept, weights).least(self.start, self.slopes, steps)
 
 
+_SHARED: list[Refit] = []
+"""What every process of a pool fits with."""
+
+
+def _held_out(asked: tuple[Split, int]) -> tuple[Vector, Vector]:
+    """A fit that forgets a split's rows, and the seconds that it predicts for their batches."""
+    (split, steps), refit = asked, _SHARED[-1]
+    rows = set(split.rows)
+    vector = refit.without(rows, steps)
+    touched = [batch for batch in refit.fit.batches if rows.intersection(batch.rows.tolist())]
+    return vector, refit.fit.predicted(vector, touched)
+
+
 def held_out_seconds(
     cases: Sequence[Case], measured: Vector, splits: Sequence[Split], steps: int
 ) -> tuple[dict[str, Vector], list[dict[str, object]]]:
@@ -103,21 +118,22 @@ def held_out_seconds(
     refit = Refit(cases, measured, fitted)
     found = {kind: np.full(len(cases), np.nan) for kind in ("source", "group")}
     fits: list[dict[str, object]] = []
-    for split in splits:
-        rows = set(split.rows)
-        vector = refit.without(rows, steps)
-        figures = {p.key: float(f"{v:.4g}") for p, v in zip(fitted, vector, strict=True)}
-        fits.append({"kind": split.kind, "without": split.name, "figures": figures})
-        touched = [batch for batch in refit.fit.batches if rows.intersection(batch.rows.tolist())]
-        seconds = refit.fit.predicted(vector, touched)
-        held = list(split.rows)
-        found[split.kind][held] = seconds[held]
-        errors = np.abs(seconds[held] / measured[held] - 1)
-        print(
-            f"{split.kind:<8}{split.name:<24}{len(held):>6} runs: "
-            f"median {np.median(errors):.1%}, mean {errors.mean():.1%}",
-            flush=True,
-        )
+    pool = multiprocessing.get_context("fork").Pool(
+        min(len(splits), os.cpu_count() or 1), _SHARED.append, (refit,)
+    )
+    with pool:
+        answers = pool.imap(_held_out, [(split, steps) for split in splits])
+        for split, (vector, seconds) in zip(splits, answers, strict=True):
+            figures = {p.key: float(f"{v:.4g}") for p, v in zip(fitted, vector, strict=True)}
+            fits.append({"kind": split.kind, "without": split.name, "figures": figures})
+            held = list(split.rows)
+            found[split.kind][held] = seconds[held]
+            errors = np.abs(seconds[held] / measured[held] - 1)
+            print(
+                f"{split.kind:<8}{split.name:<24}{len(held):>6} runs: "
+                f"median {np.median(errors):.1%}, mean {errors.mean():.1%}",
+                flush=True,
+            )
     return found, fits
 
 
