@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from layoutopt.costmodel.estimate import estimate
+from collections.abc import Sequence
+
 from layoutopt.costmodel.results import BREAKDOWN, PART_NAMES, Estimate
 from layoutopt.optimizer.outcome import Alternative
-from layoutopt.optimizer.space import Space, chosen_of, layout_of
-from layoutopt.optimizer.survey import TIE, Found, Seen
+from layoutopt.optimizer.space import chosen_of
+from layoutopt.optimizer.survey import TIE, Seen
 from layoutopt.units import format_seconds
 
 _LISTED = 4
@@ -15,10 +16,9 @@ _SMALL = 0.02
 """Parts that differ by less than this share of the largest difference are not named."""
 
 
-def alternatives(space: Space, found: Found, plan: Estimate) -> tuple[Alternative, ...]:
-    """The layouts of ``found`` priced in full, best first."""
-    priced = [estimate(space.job, layout_of(space.question, seen.chosen)) for seen in found.layouts]
-    return tuple(Alternative(other, why_it_loses(other, plan)) for other in priced)
+def alternatives(others: Sequence[Estimate], plan: Estimate) -> tuple[Alternative, ...]:
+    """Layouts that lost, best first, each with the reason."""
+    return tuple(Alternative(other, why_it_loses(other, plan)) for other in others)
 
 
 def seen_of(plan: Estimate) -> Seen:

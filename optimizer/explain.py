@@ -15,11 +15,12 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout, Recompute, Schedule
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
+from layoutopt.costmodel.stages import even_split
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.optimizer.question import KEYS, Question
 from layoutopt.optimizer.space import layout_of
 from layoutopt.optimizer.survey import Found, Seen
-from layoutopt.units import format_bytes, format_seconds
+from layoutopt.units import KIB, format_bytes, format_seconds
 
 NOTABLE = 0.005
 """A gain below this is not worth more memory, and not worth a sentence."""
@@ -27,23 +28,37 @@ MORE = 0.1
 """How much faster a part of the machine is made, to see what it is worth."""
 
 
-def explain(
-    question: Question,
-    plan: Estimate,
-    others: Found | None = None,
-    misfits: Found | None = None,
-) -> tuple[str, ...]:
+@dataclass(frozen=True)
+class Around:
+    """What stands around a proved answer."""
+
+    others: Found
+    """The next best even layouts."""
+    misfits: Found
+    """Even layouts that are faster and do not fit."""
+    roomier: tuple[int, Estimate] | None = None
+    """So many bytes more on each GPU, and the layout of the plan's kind that they let through."""
+    wider: bool = False
+    """Alternatives were looked for beside even layouts."""
+
+
+def explain(question: Question, plan: Estimate, around: Around | None = None) -> tuple[str, ...]:
     """What binds, what one change at a time would cost, ties.
 
-    ``others`` and ``misfits`` are of a survey, which an unproved answer goes without.
+    ``around`` is of a survey, which an unproved answer goes without.
     """
     job = question.job
     sentences = [_machine(job, plan)]
-    if misfits is not None:
-        sentences.append(_memory(question, plan, misfits))
+    if around is not None:
+        sentences.append(_memory(question, plan, around))
     sentences += _changes(question, plan)
-    if others is not None and others.ties:
-        sentences.append(_tied(others))
+    if around is not None and around.wider:
+        sentences.append(
+            "Next best: looked for, with every split, recompute and schedule, at the tp, cp, pp "
+            "and ep whose even layouts are fastest or lack least memory; others may come between."
+        )
+    if around is not None and around.others.ties:
+        sentences.append(_tied(around.others))
     return tuple(sentences)
 
 
@@ -74,26 +89,62 @@ def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
         yield f"{level.name} bandwidth", cluster.model_copy(update={"levels": tuple(levels)})
 
 
-def _memory(question: Question, plan: Estimate, misfits: Found) -> str:
+def _memory(question: Question, plan: Estimate, around: Around) -> str:
     """Whether more memory per GPU would change the choice, and from how much on."""
-    worth = [one for one in misfits.layouts if one.wall_s < plan.run.wall_time_s * (1 - NOTABLE)]
-    if not worth:
-        if not misfits.complete:
+    found, wall = around.misfits, plan.run.wall_time_s
+    worth = [one for one in found.layouts if one.wall_s < wall * (1 - NOTABLE)]
+    even = min(worth, key=lambda one: (one.over_kib, one.wall_s), default=None)
+    if even is None and around.roomier is None:
+        if not found.complete:
             return "More memory: no layout was found that would use it to be faster."
         return (
-            f"More memory would not change the choice: of all layouts that need it, none is "
+            "More memory would not change the choice: of all even layouts that need it, none is "
             f"{NOTABLE:.1%} faster."
         )
-    leanest = min(worth, key=lambda one: (one.over_kib, one.wall_s))
-    other, gain, over = _with_more(question, plan, leanest)
-    text = (
-        f"More memory would change the choice: {over}, and {difference(other.layout, plan.layout)} "
-        f"would make the run {gain:.1%} shorter"
-    )
-    if worth[0] is not leanest:
+    text = "More memory would change the choice: "
+    mine = around.roomier
+    if mine is not None and (even is None or mine[0] < even.over_kib * KIB):
+        more, other = mine
+        gain, words = 1 - other.run.wall_time_s / wall, whole_difference(question.job, other, plan)
+        text += f"{format_bytes(more)} more on each GPU, and {words} would make the run "
+        text += f"{gain:.1%} shorter"
+        even = None
+    elif even is not None:
+        other, gain, over = _with_more(question, plan, even)
+        words = difference(other.layout, plan.layout)
+        text += f"{over}, and {words} would make the run {gain:.1%} shorter"
+    if worth and worth[0] is not even:
         _, gain, over = _with_more(question, plan, worth[0])
-        text += f"; the fastest layout of all, by {gain:.1%}, needs {over}"
+        text += f"; the fastest even layout of all, by {gain:.1%}, needs {over}"
     return f"{text}."
+
+
+def whole_difference(job: Job, other: Estimate, plan: Estimate) -> str:
+    """`difference`, with the split and with how many layers recompute in full."""
+    told, layers = difference(other.layout, plan.layout), job.model.layers
+    splits = [
+        one.layout.layers_per_stage or even_split(layers, one.layout.pp) for one in (other, plan)
+    ]
+    again = [
+        _recomputed(one.layout, split) for one, split in zip((other, plan), splits, strict=True)
+    ]
+    parts = [told] if told else []
+    if other.layout.recompute == plan.layout.recompute and again[0] != again[1]:
+        parts.append(f"full recompute of {again[0]} layers instead of {again[1]}")
+    if splits[0] != splits[1] and other.layout.pp == plan.layout.pp:
+        parts.append("another split of the layers")
+    return ", ".join(parts)
+
+
+def _recomputed(layout: Layout, split: tuple[int, ...]) -> int:
+    """Layers that recompute in full, on all stages."""
+    if layout.recompute != "full":
+        return 0
+    counts = layout.recompute_layers
+    if counts is None:
+        return sum(split)
+    each = counts if isinstance(counts, tuple) else (counts,) * len(split)
+    return sum(map(min, each, split))
 
 
 def _with_more(question: Question, plan: Estimate, seen: Seen) -> tuple[Estimate, float, str]:

@@ -139,8 +139,16 @@ class Pipelines:
     """The search of one space's pipelines, given the run that they have to beat."""
 
     def __init__(
-        self, space: Space, tables: Tables, clock: Clock, budget: Budget, ends_at: float
+        self,
+        space: Space,
+        tables: Tables,
+        clock: Clock,
+        budget: Budget,
+        ends_at: float,
+        most_outer: float = math.inf,
     ) -> None:
+        """``most_outer``: outer choices to look into, where not all of them are worth it."""
+        self.most_outer = most_outer
         self.space, self.tables, self.clock, self.budget = space, tables, clock, budget
         self.ends_at = ends_at
         self.able = pipelines_of(space.job.software.framework)
@@ -169,7 +177,7 @@ class Pipelines:
         for wall, number, place in order:
             if wall >= limit:
                 break
-            if time.monotonic() > self.ends_at:
+            if time.monotonic() > self.ends_at or self.outer >= self.most_outer:
                 return Wider(plan, chosen, False, min(wall, limit), self.outer, self.inner)
             self.outer += 1
             found, proved = self._inside(bounded[number], place, limit)

@@ -126,6 +126,8 @@ class Budget:
     seconds: float = 60.0
     workers: int = 1
     seed: int = 0
+    effort: float = math.inf
+    """Of one call of the solver, in its own deterministic seconds: the same on any machine."""
     use_hints: bool = True
     """False: no warm start, no cut-off, no safe cuts; for tests of the bare CP-SAT model."""
     brief: bool = False

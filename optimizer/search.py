@@ -16,17 +16,18 @@ from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.errors import InternalError
 from layoutopt.optimizer import orders
 from layoutopt.optimizer.alternatives import alternatives, seen_of
-from layoutopt.optimizer.explain import explain
+from layoutopt.optimizer.explain import NOTABLE, Around, explain
+from layoutopt.optimizer.kinds import best_of_kinds, roomier
 from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
-from layoutopt.optimizer.pipelining import asks_usual
+from layoutopt.optimizer.pipelining import asks_usual, is_wider
 from layoutopt.optimizer.pools import search_pools
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.survey import Seen, Survey
+from layoutopt.optimizer.survey import Survey
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -76,13 +77,17 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
         return Outcome(Status.OPTIMAL, best, report, explain=explain(question, best))
     survey, mine = Survey(space, rounds.floors, rounds.clock), seen_of(best)
     others, misfits = survey.fitting(question.top, mine), survey.faster_misfits(mine.wall_s)
-    _refute(others.layouts, mine)
+    found = (others.layouts, misfits.layouts)
+    next_best = best_of_kinds(rounds, mine, question.top, *found) if question.top else ()
+    _refute([(one.run.wall_time_s, one.layout) for one in next_best], best)
+    more = roomier(rounds, mine, mine.wall_s * (1 - NOTABLE)) if question.top else None
+    around = Around(others, misfits, more, wider=is_wider(question) and bool(next_best))
     return Outcome(
         status=Status.OPTIMAL,
         plan=best,
         search=report,
-        alternatives=alternatives(space, others, best),
-        explain=explain(question, best, others, misfits),
+        alternatives=alternatives(next_best, best),
+        explain=explain(question, best, around),
     )
 
 
@@ -90,19 +95,20 @@ def _brief(rounds: Rounds, ended: Ended, best: Estimate, report: SearchReport) -
     """The plan alone, held against the next best layouts."""
     if ended.proved and asks_usual(rounds.space.question.pipeline):
         survey, mine = Survey(rounds.space, rounds.floors, rounds.clock), seen_of(best)
-        _refute(survey.faster(mine.wall_s).layouts, mine)
+        _refute([(one.wall_s, one.chosen) for one in survey.faster(mine.wall_s).layouts], best)
     return Outcome(Status.OPTIMAL if ended.proved else Status.FEASIBLE, best, report)
 
 
-def _refute(others: Sequence[Seen], mine: Seen) -> None:
+def _refute(others: Sequence[tuple[float, object]], best: Estimate) -> None:
     """Raises InternalError where a pass over the next best finds one that beats the proved best.
 
     Two independent ways to the same answer: a solver that proves too much has been seen.
     """
-    if others and others[0].wall_s < mine.wall_s * (1 - RESOLUTION):
+    if others and others[0][0] < best.run.wall_time_s * (1 - RESOLUTION):
+        wall, layout = others[0]
         raise InternalError(
-            f"{others[0].chosen} takes {others[0].wall_s} s, less than the layout that was proved "
-            f"best, {mine.chosen} with {mine.wall_s} s"
+            f"{layout} takes {wall} s, less than the layout that was proved best, {best.layout} "
+            f"with {best.run.wall_time_s} s"
         )
 
 

@@ -73,6 +73,7 @@ def _solver(budget: Budget, seconds: float) -> CpSolver:
     parameters.num_workers = budget.workers
     parameters.random_seed = budget.seed
     parameters.max_time_in_seconds = max(seconds, 0.01)
+    parameters.max_deterministic_time = budget.effort
     # The model is written as it is to be searched: presolve saves no time on it, and its variable
     # substitution (OR-tools 9.15) proved wrong optima of models like these with some seeds.
     parameters.cp_model_presolve = False

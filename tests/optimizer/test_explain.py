@@ -11,7 +11,7 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.results import Estimate
 from layoutopt.optimizer.alternatives import seen_of
-from layoutopt.optimizer.explain import difference, explain
+from layoutopt.optimizer.explain import Around, difference, explain
 from layoutopt.optimizer.outcome import Outcome, Status
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.search import search
@@ -79,7 +79,7 @@ def test_memory_does_not_bind_where_all_that_is_faster_fits() -> None:
 def test_a_truncated_survey_claims_no_more_than_it_saw() -> None:
     question = small_question(cluster=small_cluster(80.0))
     plan = plan_of(search(question))
-    text = explain(question, plan, Found((), True), Found((), False))[1]
+    text = explain(question, plan, Around(Found((), True), Found((), False)))[1]
     assert "no layout was found" in text
 
 

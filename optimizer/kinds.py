@@ -1,0 +1,115 @@
+"""The best of one kind of layout over the whole space: every split, recompute and schedule.
+
+A kind is a choice of tp, cp, pp and experts; the survey ranks kinds by their best even layout. Each
+is small enough to be searched like the whole (pipelining.py). How much is tried is counted and
+never timed, so that the same question gets the same answer on any machine.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.results import Estimate
+from layoutopt.optimizer.pipelining import Pipelines, is_wider
+from layoutopt.optimizer.rounds import Rounds
+from layoutopt.optimizer.space import Space, layout_of
+from layoutopt.optimizer.survey import KIND, Seen
+from layoutopt.optimizer.tables import Tables
+from layoutopt.units import GIB
+
+MORE_BYTES = (8 * GIB, 2 * GIB)
+"""Memory that is added to each GPU to see whether it changes the choice: most of it first."""
+_MOST_OUTER = 8
+"""Choices of all but split and recompute that are looked into for one kind."""
+_EFFORT = 0.2
+"""Deterministic seconds of the solver for each of them."""
+
+
+def best_of_kinds(
+    rounds: Rounds, mine: Seen, top: int, fitting: Sequence[Seen], misfits: Sequence[Seen]
+) -> tuple[Estimate, ...]:
+    """The ``top`` best of the even layouts ``fitting`` and of their kinds' other splits, recompute
+    and schedules; best first.
+
+    Looked at too are as many kinds of which some even layout among ``misfits`` (faster than the
+    plan) lacks least memory: recompute of a part of its layers may make up for it.
+    """
+    space, known = rounds.space, {_kind(mine)}
+    wider, found = is_wider(space.question), list[Estimate]()
+
+    def searched(one: Seen, most_s: float) -> Estimate | None:
+        if _kind(one) in known or not wider:
+            return None
+        known.add(_kind(one))
+        walls = sorted(other.run.wall_time_s for other in found)
+        limit = walls[top - 1] if len(walls) >= top else math.inf
+        return _best(rounds, one.chosen, min(limit, most_s))
+
+    for one in fitting:
+        even = estimate(space.job, layout_of(space.question, one.chosen))
+        found.append(searched(one, even.run.wall_time_s) or even)
+    near = sorted(misfits, key=lambda one: (one.over_kib, one.wall_s))
+    tried = len(known) + len(fitting)
+    for one in near:
+        if len(known) >= tried:
+            break
+        other = searched(one, math.inf)
+        found += [other] if other else []
+    found.sort(key=lambda one: one.run.wall_time_s)
+    return tuple(found[:top])
+
+
+def _kind(seen: Seen) -> tuple[int, ...]:
+    return tuple(seen.chosen[axis] for axis in KIND)
+
+
+def roomier(rounds: Rounds, seen: Seen, most_s: float) -> tuple[int, Estimate] | None:
+    """The least of MORE_BYTES with which a layout of the kind of ``seen`` makes a run shorter than
+    ``most_s``, and the best such layout; None where none of them does."""
+    if not is_wider(rounds.space.question):
+        return None
+    most, *less = MORE_BYTES
+    found = _best(rounds, seen.chosen, most_s, most)
+    if found is None:
+        return None
+    for more in less:
+        plan = _best(rounds, seen.chosen, most_s, more)
+        if plan is not None:
+            return more, plan
+    return most, found
+
+
+def _best(
+    rounds: Rounds, chosen: dict[str, int], most_s: float, more_bytes: int = 0
+) -> Estimate | None:
+    """The best run below ``most_s`` of one kind, with so much more memory per GPU."""
+    space = _only(rounds.space, chosen, more_bytes)
+    tables = _tables_of(rounds.tables, chosen)
+    budget = replace(rounds.budget, effort=_EFFORT)
+    search = Pipelines(space, tables, rounds.clock, budget, math.inf, _MOST_OUTER)
+    return search.run(most_s).plan
+
+
+def _only(space: Space, chosen: dict[str, int], more_bytes: int) -> Space:
+    """The space's layouts of one kind, on GPUs with more memory."""
+    values = {**space.values, **{axis: (chosen[axis],) for axis in KIND}}
+    job = space.job
+    if more_bytes:
+        memory = job.cluster.gpu.memory_bytes + more_bytes
+        gpu = job.cluster.gpu.model_copy(update={"memory_bytes": memory})
+        job = replace(job, cluster=job.cluster.model_copy(update={"gpu": gpu}))
+    return replace(space, question=replace(space.question, job=job), values=values)
+
+
+def _tables_of(tables: Tables, chosen: dict[str, int]) -> Tables:
+    """The rows of layers that one kind may have: fewer to look through."""
+    layer = tables.layer
+    mine = np.logical_and.reduce(
+        [layer.axis(axis) == chosen[axis] for axis in KIND if axis in layer.axes]
+    )
+    return replace(tables, layer=layer.keep(mine))
