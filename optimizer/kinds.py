@@ -24,7 +24,7 @@ from layoutopt.units import GIB
 
 MORE_BYTES = (8 * GIB, 2 * GIB)
 """Memory that is added to each GPU to see whether it changes the choice: most of it first."""
-_MOST_OUTER = 8
+_MOST_OUTER = 6
 """Choices of all but split and recompute that are looked into for one kind."""
 _EFFORT = 0.2
 """Deterministic seconds of the solver for each of them."""
@@ -36,7 +36,7 @@ def best_of_kinds(
     """The ``top`` best of the even layouts ``fitting`` and of their kinds' other splits, recompute
     and schedules; best first.
 
-    Looked at too are as many kinds of which some even layout among ``misfits`` (faster than the
+    Looked at too are one kind less of which some even layout among ``misfits`` (faster than the
     plan) lacks least memory: recompute of a part of its layers may make up for it.
     """
     space, known = rounds.space, {_kind(mine)}
@@ -54,7 +54,7 @@ def best_of_kinds(
         even = estimate(space.job, layout_of(space.question, one.chosen))
         found.append(searched(one, even.run.wall_time_s) or even)
     near = sorted(misfits, key=lambda one: (one.over_kib, one.wall_s))
-    tried = len(known) + len(fitting)
+    tried = len(known) + max(top - 1, 1)
     for one in near:
         if len(known) >= tried:
             break
