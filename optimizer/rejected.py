@@ -1,4 +1,5 @@
 """What was refused, and why: values and pairs of values by their rule, layouts by their memory.
+Ways to run a layout (schedules, splits, offload and others) are in rejected_ways.py.
 
 A refused value stands for every layout that has it, so that the list stays short: degrees by the
 rule that decides on them alone, then shapes that do not use every GPU or the batch, then whole
@@ -24,6 +25,7 @@ from layoutopt.optimizer import orders
 from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.floors import floors_of
 from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.rejected_ways import refused_ways
 from layoutopt.optimizer.space import layout_of
 from layoutopt.optimizer.survey import Survey
 from layoutopt.optimizer.tables import tables_of
@@ -66,6 +68,8 @@ def rejected(question: Question) -> Iterator[Rejected]:
     """Everything that was refused at the question's GPU count and batch, one after another."""
     yield from _held_out(question)
     yield from _by_rule(question.job)
+    for axes, rule, message in refused_ways(question):
+        yield Rejected(axes, rule, message)
     yield from _by_products(question.job)
     yield from _by_memory(question)
 

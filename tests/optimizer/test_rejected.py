@@ -10,9 +10,12 @@ import pytest
 
 from layoutopt.costmodel.estimate import memory_of
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.model import Moe
+from layoutopt.optimizer.every_pipeline import every_pipeline
 from layoutopt.optimizer.exhaustive import every_layout
-from layoutopt.optimizer.question import Limit, Question
+from layoutopt.optimizer.question import Limit, Pipeline, Question
 from layoutopt.optimizer.rejected import Rejected, _values, rejected
+from layoutopt.optimizer.rejected_ways import refused_ways
 from tests.builders import narrow, small_cluster, small_model, small_question
 
 AXES = ("tp", "cp", "pp", "vpp", "ep", "zero_stage", "microbatches")
@@ -66,6 +69,57 @@ def test_a_layout_is_legal_where_nothing_that_it_has_is_refused(
         assert allowed == (chosen in legal), layout
         seen += allowed
     assert seen == len(legal) > 0
+
+
+@pytest.mark.parametrize(
+    "framework", ["generic", "megatron-core", "torchtitan", "deepspeed", "jax"]
+)
+@pytest.mark.parametrize("experts", [False, True])
+def test_no_layout_has_a_way_to_run_that_is_refused(framework: str, experts: bool) -> None:
+    """Of every way there is something refused, and no legal pipeline of the search has it."""
+    moe = Moe(experts=4, top_k=1, expert_ffn=512, layers=2).model_dump() if experts else None
+    model = small_model(layers=2, heads=4, kv_heads=2, moe=moe)
+    question = small_question(model, 4, 4, seq_len=64, framework=framework)
+    question = replace(question, pipeline=Pipeline())
+    found = list(refused_ways(question))
+    assert len({(rule, tuple(axes.items())) for axes, rule, _ in found}) == len(found)
+    told = {key for axes, _, _ in found for key in axes}
+    assert {"schedule", "cp_kind"} <= told
+    # What is left to be asked for is legal all the same.
+    rules = [axes for axes, rule, _ in found if rule != "schedules_are_asked_for"]
+    hidden = [axes for axes in rules if not any(map(_words, axes.values()))]
+    for layout in every_pipeline(question):
+        for axes in hidden:
+            if "cp_kind" in axes and layout.cp == 1:
+                continue
+            assert any(getattr(layout, key) != value for key, value in axes.items()), axes
+
+
+def _words(value: object) -> bool:
+    """What stands for many values."""
+    return isinstance(value, str) and (" " in value or "N" in value or value == "uneven")
+
+
+def test_a_schedule_that_was_not_asked_for_says_how_to() -> None:
+    found = {
+        axes["schedule"]: one for axes, *one in refused_ways(asked("generic")) if "schedule" in axes
+    }
+    rule, message = found["gpipe"]
+    assert rule == "keep_to_fix"
+    question = replace(asked("generic"), pipeline=Pipeline())
+    found = {axes["schedule"]: one for axes, *one in refused_ways(question) if "schedule" in axes}
+    rule, message = found["zbv"]
+    assert rule == "schedules_are_asked_for"
+    assert "--fix schedule=zbv" in message
+
+
+def test_experts_and_shard_groups_that_do_not_come_out_even() -> None:
+    """etp 2 of tp 1; on nodes of 8 with 12 GPUs a group of 3 fills no domain with any tp."""
+    moe = Moe(experts=4, top_k=1, expert_ffn=512, layers=4).model_dump()
+    question = small_question(small_model(layers=4, heads=4, kv_heads=2, moe=moe), 12, 12)
+    found = [(rule, axes) for axes, rule, _ in refused_ways(question)]
+    assert ("experts_stay_within_tensor_ranks", {"tp": 1, "etp": 2}) in found
+    assert ("shard_groups_fill_a_domain", {"shard_degree": 3}) in found
 
 
 def lines(question: Question) -> list[Rejected]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,15 +22,17 @@ def write_rejected(question: Question, path: str | Path) -> int:
     """Writes what the question refuses to ``path`` and returns the number of lines."""
     from layoutopt.optimizer.rejected import rejected
 
-    lines = 0
+    lines, counts = 0, Counter[str]()
     try:
         with Path(path).open("w", encoding="utf-8") as file:
             found = rejected(question)
             for one in islice(found, MOST_LINES):
                 file.write(json.dumps(_entry(one), sort_keys=False) + "\n")
                 lines += 1
+                counts[one.rule] += 1
             if next(found, None) is not None:
                 file.write(json.dumps({"truncated": True, "lines": MOST_LINES}) + "\n")
+            file.write(json.dumps({"refusals": dict(sorted(counts.items()))}) + "\n")
     except OSError as error:
         raise InputError(
             f"rejected: cannot write {path}: {error.strerror}", field="rejected", value=str(path)
