@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import pytest
@@ -110,6 +111,11 @@ def test_what_was_refused_is_written_with_its_rule(run: Run, tmp_path: Path) -> 
     assert ("framework_axes", '{"vpp": 2}') in said
     assert all(line["message"] for line in lines)
     assert any(line.get("over_bytes", 0) > 0 for line in lines)
+    *rest, last = lines
+    assert last["refusals"] == Counter(line["rule"] for line in rest)
+    assert {"axis_order", "schedule", "offload_optimizer"} <= {
+        k for one in lines for k in one["layout"]
+    }
     nowhere = run(*SMALL, "--rejected", str(tmp_path / "no" / "file"))
     assert nowhere.code == 2
     assert "cannot write" in nowhere.err

@@ -32,12 +32,19 @@ def write_rejected(question: Question, path: str | Path) -> int:
                 counts[one.rule] += 1
             if next(found, None) is not None:
                 file.write(json.dumps({"truncated": True, "lines": MOST_LINES}) + "\n")
-            file.write(json.dumps({"refusals": dict(sorted(counts.items()))}) + "\n")
+            file.write(json.dumps(_summary(counts)) + "\n")
     except OSError as error:
         raise InputError(
             f"rejected: cannot write {path}: {error.strerror}", field="rejected", value=str(path)
         ) from error
     return lines
+
+
+def _summary(counts: Counter[str]) -> dict[str, Any]:
+    """The last line: how many refusals of each rule the lines before it hold."""
+    told = ", ".join(f"{count:,} {rule}" for rule, count in counts.most_common())
+    by_rule = dict(sorted(counts.items()))
+    return {"rule": "summary", "message": told or "none", "layout": {}, "refusals": by_rule}
 
 
 def _entry(one: Rejected) -> dict[str, Any]:
