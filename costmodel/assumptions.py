@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from layoutopt.costmodel.efficiency import efficiencies
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.machine import fused_norm, machine, used_gpus
+from layoutopt.costmodel.machine import fused_norm, machine, power_share, used_gpus
 from layoutopt.costmodel.placement import PRICED
 
 
@@ -49,8 +49,7 @@ def _offloads(job: Job, layout: Layout) -> bool:
 
 
 def _under_limit(job: Job, layout: Layout) -> bool:
-    watts = job.cluster.gpu.watts
-    return watts is not None and watts < machine(job).reach.watts
+    return power_share(job.cluster.gpu, machine(job).reach) < 1
 
 
 def _part_of_a_domain(job: Job, layout: Layout) -> bool:
@@ -180,8 +179,8 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A12",
-            "Rates of compute follow the device's power limit to a fixed power, and no further up "
-            "than the part that was measured.",
+            "Rates of compute follow the device's power limit, for each FLOP/s of its peak, to a "
+            "fixed power, and no further up than the part that was measured.",
             breaks="work that never reaches the limit",
             checked_by="benchmarks/fit_time.py on parts of one architecture with unlike limits",
         ),

@@ -36,7 +36,9 @@ class Efficiency(Frozen):
     scaleout: float
     """The same for network adapters."""
     watts: float
-    """Power limit at which the architecture's SXM part reaches its rates."""
+    """Power limit at which the architecture's measured part reaches its rates."""
+    watts_flops_per_s: float
+    """That part's dense 16-bit peak (A12)."""
     launch_s: float
     """Host seconds to launch one kernel."""
     gap_s: float

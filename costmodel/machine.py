@@ -8,6 +8,7 @@ from functools import lru_cache
 from layoutopt.costmodel.collectives import LinkLevel
 from layoutopt.costmodel.efficiency import Efficiency, efficiency_of
 from layoutopt.costmodel.job import Job
+from layoutopt.hardware_profiles.schema import Gpu
 
 
 @dataclass(frozen=True)
@@ -50,8 +51,7 @@ def machine(job: Job) -> Machine:
 def _machine(job: Job) -> Machine:
     gpu, training = job.cluster.gpu, job.training
     reach = job.efficiency or efficiency_of(gpu.architecture)
-    power = ((gpu.watts or reach.watts) / reach.watts) ** reach.power_exponent
-    speed = min(1.0, power) / job.software.compute_factor
+    speed = power_share(gpu, reach) ** reach.power_exponent / job.software.compute_factor
     peak16 = gpu.peak(training.precision if training.precision in ("fp16", "fp32") else "bf16")
     share, width = {
         "nvfp4": (reach.gemm4, 0.5),
@@ -71,6 +71,15 @@ def _machine(job: Job) -> Machine:
         shard_levels=_levels(job, reach, job.software.comm_factor),
         reach=reach,
     )
+
+
+def power_share(gpu: Gpu, reach: Efficiency) -> float:
+    """Watts that the part has for each FLOP/s of its 16-bit peak, over those of the architecture's
+    measured part; at most 1. An H20 has 57% of an H100's watts for 15% of its peak: no limit."""
+    if gpu.watts is None:
+        return 1.0
+    peak = max(rate for name, rate in gpu.peak_flops_per_s.items() if name in ("bf16", "fp16"))
+    return min(1.0, gpu.watts / reach.watts * reach.watts_flops_per_s / peak)
 
 
 def _attention_speed(job: Job, reach: Efficiency) -> float:

@@ -35,6 +35,7 @@ IDEAL: Efficiency = efficiency_of("hopper").model_copy(
         "fused_score_bytes": 13.0,
         "unfused_score_bytes": 30.0,
         "watts": 700.0,
+        "watts_flops_per_s": 100e12,
     }
 )
 """Every peak is reached and no kernel costs anything to start."""

@@ -66,17 +66,19 @@ def test_a_slower_framework_slows_kernels_and_no_link() -> None:
 
 
 def test_rates_follow_the_power_limit_down_and_not_up() -> None:
-    """350 W of 700 W at power 1/3: 0.7937 of the rate; 1,400 W: the rate itself."""
+    """350 W of 700 W at power 1/3: 0.7937 of the rate; 1,400 W: the rate itself. A part of a tenth
+    of the peak needs a tenth of the watts: 70 W, and half of its rate's cube root at 35 W."""
     third = IDEAL.model_copy(update={"power_exponent": 1 / 3})
 
-    def rate(watts: float) -> float:
-        cluster = CLUSTER.model_copy(
-            update={"gpu": CLUSTER.gpu.model_copy(update={"watts": watts})}
-        )
+    def rate(watts: float | None, peak: float = 100e12) -> float:
+        changes = {"watts": watts, "peak_flops_per_s": {"bf16": peak}}
+        cluster = CLUSTER.model_copy(update={"gpu": CLUSTER.gpu.model_copy(update=changes)})
         return machine(job(cluster=cluster, efficiency=third)).gemm_flops_per_s
 
     assert rate(350) == pytest.approx(100e12 * 0.5 ** (1 / 3))
-    assert rate(700) == rate(1400) == 100e12
+    assert rate(700) == rate(1400) == rate(None) == 100e12
+    assert rate(350, 10e12) == rate(70, 10e12) == 10e12
+    assert rate(35, 10e12) == pytest.approx(10e12 * 0.5 ** (1 / 3))
 
 
 def test_an_attention_head_of_64_is_slower_by_the_half_width() -> None:
