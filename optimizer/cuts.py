@@ -12,6 +12,7 @@ import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
 from layoutopt.optimizer.floors import LAYER_SHARES, SHARD_SHARES, Floors, least_by
+from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Table, Tables
 
 
@@ -42,6 +43,29 @@ def without_hopeless(tables: Tables, floors: Floors, most: int) -> tuple[Tables,
             too_full=full,
         ),
     )
+
+
+def narrowed(space: Space, tables: Tables, floors: Floors) -> Space:
+    """The space with only those values of the axes that the shapes and rows that are left have: a
+    smaller model, of the same layouts."""
+    shape = floors.shape
+    left = {axis: set(shape.axis(axis).tolist()) for axis in shape.axes}
+    left |= {"sharding": set(tables.shard.axis("sharding").tolist())}
+    left |= {"mode": set(tables.layer.axis("mode").tolist())}
+    some = _with_values(space, left)
+    left["dp"] = {dp for _, _, _, dp in some.grids}
+    some = _with_values(some, left)
+    left["microbatches"] = {microbatches for _, _, microbatches in some.batches}
+    left["vpp"] = {vpp for _, vpp in some.chunks}
+    return _with_values(some, left)
+
+
+def _with_values(space: Space, left: Mapping[str, set[int]]) -> Space:
+    values = {
+        axis: tuple(value for value in domain if axis not in left or value in left[axis])
+        for axis, domain in space.values.items()
+    }
+    return replace(space, values=values)
 
 
 def without_dominated(tables: Tables, floors: Floors) -> tuple[Tables, Floors]:

@@ -23,29 +23,37 @@ def dominated(rows: Ints, seconds: Sequence[Array], kib: Sequence[Ints]) -> Flag
     """
     modes, place = np.unique(rows[:, -1], return_inverse=True)
     group = _groups(rows[:, :-1])
-    shape = (int(group.max(initial=-1)) + 1, len(modes))
+    shape = (len(modes), int(group.max(initial=-1)) + 1)
 
     def spread(values: Array | Ints) -> Array:
-        """One row a group, one column a mode; infinite where the mode is not legal."""
+        """One row a mode, one column a group; infinite where the mode is not legal."""
         wide = np.full(shape, np.inf)
-        wide[group, place] = values
+        wide[place, group] = values
         return wide
 
     times, held = [spread(one) for one in seconds], [spread(one) for one in kib]
     lost = np.zeros(shape, dtype=bool)
     for one in range(len(modes)):
         for other in range(len(modes)):
-            if one == other:
-                continue
-            better = _none_more(times, one, other) & _none_more(held, one, other)
-            faster = np.any([time[:, one] < time[:, other] for time in times], axis=0)
-            lost[:, other] |= better & faster
-    found: Flags = lost[group, place]
+            faster = _any_less(times, one, other)
+            # Most pairs of modes end here: a slower one dominates nothing.
+            if one != other and faster.any():
+                lost[other] |= faster & _none_more([*times, *held], one, other)
+    found: Flags = lost[place, group]
+    return found
+
+
+def _any_less(columns: Sequence[Array], one: int, other: int) -> Flags:
+    found: Flags = columns[0][one] < columns[0][other]
+    for column in columns[1:]:
+        found = found | (column[one] < column[other])
     return found
 
 
 def _none_more(columns: Sequence[Array], one: int, other: int) -> Flags:
-    found: Flags = np.all([column[:, one] <= column[:, other] for column in columns], axis=0)
+    found: Flags = columns[0][one] <= columns[0][other]
+    for column in columns[1:]:
+        found &= column[one] <= column[other]
     return found
 
 

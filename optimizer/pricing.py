@@ -5,7 +5,7 @@ Nothing here proves anything; the solver does.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 
@@ -51,27 +51,14 @@ def _pairs_legal(space: Space, columns: Columns) -> Flags:
     mask = np.isin(pp * 10**6 + vpp, chunks)
     if space.keeps("interleave_whole_groups"):
         mask &= (vpp == 1) | (columns["microbatches"] % pp == 0)
-    for first, second, rule in (
-        ("tp", "cp", space.splits),
-        ("sharding", "pp", space.shards),
-        ("experts", "pp", space.expert_groups),
-        ("experts", "tp", space.cuts_experts),
-    ):
-        mask &= _pair_legal(space, columns, first, second, rule)
+    for (first, second), good in space.legal_pairs.items():
+        rows, across = (ints(space.values[axis]) for axis in (first, second))
+        mask &= good[
+            np.searchsorted(rows, columns[first]), np.searchsorted(across, columns[second])
+        ]
     mask &= space.exchanges(columns["tp"], columns["cp"], columns["mode"])
     sharded = (columns[axis] for axis in ("tp", "pp", "experts", "sharding"))
     return mask & space.groups_shards(*sharded)
-
-
-def _pair_legal(
-    space: Space, columns: Columns, first: str, second: str, rule: Callable[[int, int], bool]
-) -> Flags:
-    """``rule`` asked once for each pair of values."""
-    rows, across = (ints(space.values[axis]) for axis in (first, second))
-    good = np.array([[rule(a, b) for b in across.tolist()] for a in rows.tolist()], dtype=bool)
-    places = (np.searchsorted(rows, columns[first]), np.searchsorted(across, columns[second]))
-    found: Flags = good.reshape(len(rows), len(across))[places]
-    return found
 
 
 def axes_from(space: Space, columns: Columns) -> Axes:
@@ -114,11 +101,10 @@ def sequence_parallel(space: Space, tp: Ints, cp: Ints) -> Flags:
 def reshard(space: Space, pp: Ints, sharding: Ints) -> Flags:
     """Whether gathered weights are dropped between the passes: chosen under ZeRO-3, else said as
     the framework would."""
-    usual = {
-        p: default_layout_values(space.job.software, tp=1, pp=p).reshard for p in space.values["pp"]
-    }
-    spread = choices.sharding(sharding)
-    default = np.array([usual[p] for p in pp.tolist()], dtype=bool)
+    known, places = np.unique(pp, return_inverse=True)
+    software, spread = space.job.software, choices.sharding(sharding)
+    usual = [default_layout_values(software, tp=1, pp=p).reshard for p in known.tolist()]
+    default = np.array(usual, dtype=bool)[places]
     found: Flags = np.where(spread.zero_stage == 3, spread.keep == 0, default)
     return found
 

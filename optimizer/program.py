@@ -118,7 +118,7 @@ def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, ste
     degrees.decide([*(shape.literals[place] for place in order), *chain.from_iterable(rest)])
     for (axis, value), full in floors.too_full.items():
         over = [shape.literals[place] for place in full.nonzero()[0].tolist()]
-        if over:
+        if over and value in degrees[axis]:
             degrees.model.add_at_most_one([*over, degrees[axis][value]])
 
 

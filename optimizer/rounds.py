@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InternalError
-from layoutopt.optimizer.cuts import without_dominated, without_hopeless
+from layoutopt.optimizer.cuts import narrowed, without_dominated, without_hopeless
 from layoutopt.optimizer.floors import Floors, floors_of
 from layoutopt.optimizer.program import Program, Save, build, save_classes
 from layoutopt.optimizer.question import AXES, Budget
@@ -118,11 +118,12 @@ class Rounds:
         if not self.budget.use_hints:
             return build(self.space, *without_dominated(self.tables, self.floors))
         tables, floors = without_dominated(self.tables, self.floors)
-        if self._limited():
-            tables, floors = self._cut(tables, floors)
+        if not self._limited():
+            return build(self.space, tables, floors)
+        tables, floors = self._cut(tables, floors)
         if not all(map(len, (floors.shape, tables.layer, tables.ends, tables.shard))):
             return None
-        return build(self.space, tables, floors)
+        return build(narrowed(self.space, tables, floors), tables, floors)
 
     def _cut(self, tables: Tables, floors: Floors) -> tuple[Tables, Floors]:
         """Tables and floors without what no layout within the cut-offs can have."""

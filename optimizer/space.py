@@ -183,6 +183,22 @@ class Space:
         within = self.keeps("experts_stay_within_tensor_ranks")
         return not within or bool(tp % choices.experts(experts).etp == 0)
 
+    @cached_property
+    def legal_pairs(self) -> dict[tuple[str, str], Flags]:
+        """For two axes that a rule joins, whether it lets each pair of their values through."""
+        rules: tuple[tuple[str, str, Callable[[int, int], bool]], ...] = (
+            ("tp", "cp", self.splits),
+            ("sharding", "pp", self.shards),
+            ("experts", "pp", self.expert_groups),
+            ("experts", "tp", self.cuts_experts),
+        )
+        return {
+            (first, second): np.array(
+                [[rule(a, b) for b in self.values[second]] for a in self.values[first]], dtype=bool
+            ).reshape(len(self.values[first]), len(self.values[second]))
+            for first, second, rule in rules
+        }
+
     def exchanges(self, tp: Ints, cp: Ints, mode: Ints) -> Flags:
         """The kind of context parallelism splits the heads; without cp there is one kind alone."""
         kind = choices.mode(mode).cp_kind

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from layoutopt.costmodel.stages import even_split, recompute_alike
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.solver import run
+from layoutopt.optimizer.stagewise_start import good_rows
 
 if TYPE_CHECKING:
     from ortools.sat.python.cp_model import CpModel, IntVar
@@ -114,7 +115,7 @@ class Stagewise:
         low, high = 0, len(times)
         while low < high:
             middle = (low + high) // 2
-            if self._room(times[middle]) >= self.layers:
+            if self.room(times[middle]) >= self.layers:
                 high = middle
             else:
                 low = middle + 1
@@ -125,7 +126,7 @@ class Stagewise:
         bounds = self.bounds or ((self.factor, self.constant),)
         return max(factor * times[low] + rest for factor, rest in bounds) + costs + tail
 
-    def _room(self, slowest_s: float) -> int:
+    def room(self, slowest_s: float) -> int:
         """Layers that all stages hold within ``slowest_s``; -1 where a stage has no such row."""
         room = 0
         for table in self.tables:
@@ -170,6 +171,10 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
     Later stages' traffic comes into the model when an answer would be late by it: seldom.
     """
     ends_at, late = time.monotonic() + seconds, list[int]()
+    start = good_rows(problem)
+    if start is not None:
+        # Never tighter than the start itself, which is so among what is within.
+        cutoff_s = min(cutoff_s, max(problem.value_s(start), 0.0)) or cutoff_s
     while True:
         found = _best(problem, cutoff_s, budget, ends_at - time.monotonic(), late)
         if found.rows is None or not found.proved:

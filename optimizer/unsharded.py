@@ -84,12 +84,12 @@ def _least(space: Space, group: Group) -> _Least:
 
 def _legal(space: Space, columns: dict[str, Ints]) -> Flags:
     pp, sharding = columns["pp"], columns["sharding"]
-    good = {
-        pair: space.shards(*pair) for pair in set(zip(sharding.tolist(), pp.tolist(), strict=True))
-    }
-    runs = [good[pair] for pair in zip(sharding.tolist(), pp.tolist(), strict=True)]
+    places = (
+        np.searchsorted(ints(space.values[axis]), columns[axis]) for axis in ("sharding", "pp")
+    )
+    runs = space.legal_pairs["sharding", "pp"][tuple(places)]
     grouped = space.groups_shards(columns["tp"], pp, columns["experts"], sharding)
-    return np.asarray(grouped & np.array(runs, dtype=bool))
+    return np.asarray(runs & grouped)
 
 
 def _once_s(job: Job, axes: Axes) -> Array:

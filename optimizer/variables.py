@@ -147,8 +147,10 @@ class Degrees:
                 self.model.add_hint(literal, value == chosen[axis])
 
     def exclude(self, chosen: Mapping[str, int]) -> None:
-        """Any layout but this one."""
-        literals = [self[axis][value] for axis, value in chosen.items() if value in self[axis]]
+        """Any layout but this one. One with a value that no axis has is none of the model's."""
+        if any(value not in self[axis] for axis, value in chosen.items()):
+            return
+        literals = [self[axis][value] for axis, value in chosen.items()]
         self.model.add_bool_or([literal.negated() for literal in literals])
 
     def place_in_order(self, axes: Sequence[str]) -> LinearExpr | int:

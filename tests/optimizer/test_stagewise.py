@@ -17,6 +17,7 @@ from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.stagewise import Late, Row, Stagewise, best_rows
+from layoutopt.optimizer.stagewise_start import good_rows
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
 
@@ -136,3 +137,26 @@ def test_no_layout_of_an_outer_choice_beats_its_bound(
                     assert all(row.layers <= most for row, most in zip(rows, room, strict=True))
                     seen += 1
     assert seen >= 3 or memory_gib < 4
+
+
+@pytest.mark.parametrize("made", [drawn, late])
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_rows_to_start_from_hold_all_layers(seed: int, made: Callable[[int], Stagewise]) -> None:
+    problem = made(seed)
+    rows = good_rows(problem)
+    if rows is None:
+        return
+    assert sum(row.layers for row in rows) == problem.layers
+    assert all(row in table for row, table in zip(rows, problem.tables, strict=True))
+    best = best_rows(problem, problem.value_s(rows), Budget(), 10.0)
+    assert best.rows is not None
+    assert problem.value_s(best.rows) <= problem.value_s(rows) * (1 + 1e-8)
+
+
+def test_rows_to_start_from_move_layers_where_that_helps() -> None:
+    """Six layers on two stages, of which the second works at half the price: filled up to the
+    slowest stage first, then moved over."""
+    dear, cheap = (tuple(Row(n, 0, float(n), price * n) for n in range(1, 6)) for price in (2, 1))
+    rows = good_rows(Stagewise(6, 0.1, (dear, cheap)))
+    assert rows is not None
+    assert [row.layers for row in rows] == [1, 5]
