@@ -172,9 +172,11 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
     """
     ends_at, late = time.monotonic() + seconds, list[int]()
     start = good_rows(problem)
-    if start is not None:
-        # Never tighter than the start itself, which is so among what is within.
-        cutoff_s = min(cutoff_s, max(problem.value_s(start), 0.0)) or cutoff_s
+    if start is not None and 0 < problem.value_s(start) < cutoff_s:
+        # No tighter than the start itself, which so is among what is within.
+        cutoff_s = problem.value_s(start)
+    else:
+        start = None
     while True:
         found = _best(problem, cutoff_s, budget, ends_at - time.monotonic(), late)
         if found.rows is None or not found.proved:
@@ -183,6 +185,10 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
         if more <= 0 or stage in late:
             break
         late.append(stage)
+    if start is not None and not found.proved:
+        # Out of time: what is known is better than nothing.
+        known = [rows for rows in (found.rows, start) if rows is not None]
+        return Chosen(min(known, key=problem.value_s), False)
     if not late:
         return found
     # An even split has none of it, which the model does not know.

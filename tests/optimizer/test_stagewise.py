@@ -16,7 +16,7 @@ from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import space_of
-from layoutopt.optimizer.stagewise import Late, Row, Stagewise, best_rows
+from layoutopt.optimizer.stagewise import Chosen, Late, Row, Stagewise, best_rows
 from layoutopt.optimizer.stagewise_start import good_rows
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
@@ -160,3 +160,17 @@ def test_rows_to_start_from_move_layers_where_that_helps() -> None:
     rows = good_rows(Stagewise(6, 0.1, (dear, cheap)))
     assert rows is not None
     assert [row.layers for row in rows] == [1, 5]
+
+
+def test_out_of_time_the_rows_to_start_from_are_the_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    nothing = Chosen(None, proved=False)
+    monkeypatch.setattr("layoutopt.optimizer.stagewise._best", lambda *_: nothing)
+    table = tuple(Row(n, 0, float(n), 0.0) for n in range(1, 6))
+    problem = Stagewise(6, 1.0, (table, table))
+    found = best_rows(problem, 100.0, Budget(), 10.0)
+    assert not found.proved
+    assert found.rows is not None
+    assert [row.layers for row in found.rows] == [3, 3]
+    assert best_rows(problem, 2.0, Budget(), 10.0) == nothing
