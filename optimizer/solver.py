@@ -43,8 +43,11 @@ def solve(model: CpModel, degrees: Degrees, budget: Budget, seconds: float) -> S
     return Solved(status == cp_model.OPTIMAL, degrees.read(solver), value, bound)
 
 
-def run(model: CpModel, budget: Budget, seconds: float) -> tuple[CpSolver, CpSolverStatus]:
-    """The solver after ``seconds`` at most, and its status.
+def run(
+    model: CpModel, budget: Budget, seconds: float, *, in_order: bool = True
+) -> tuple[CpSolver, CpSolverStatus]:
+    """The solver after ``seconds`` at most, and its status. ``in_order``: it chooses by the model's
+    own order alone.
 
     Raises InternalError where CP-SAT calls the model invalid: never an answer.
     """
@@ -54,6 +57,8 @@ def run(model: CpModel, budget: Budget, seconds: float) -> tuple[CpSolver, CpSol
     if message:
         raise InternalError(f"the solver's model is invalid: {message[:300]}")
     solver = _solver(budget, seconds)
+    if not in_order:
+        solver.parameters.search_branching = cp_model.AUTOMATIC_SEARCH
     status = solver.solve(model)
     if status == cp_model.MODEL_INVALID:
         raise InternalError("the solver calls its model invalid")

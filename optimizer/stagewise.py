@@ -225,7 +225,8 @@ def _best(
     for stages in _classes(problem, late):
         inner.take(stages)
     inner.minimize(problem.layers)
-    solver, status = run(model, budget, max(0.0, seconds))
+    # Learning where to branch: on 67 stages a proof takes 0.3 s, by the model's order over 13 s.
+    solver, status = run(model, budget, max(0.0, seconds), in_order=False)
     if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
         return Chosen(None, status == cp_model.INFEASIBLE)
     rows: dict[int, Row] = {}
