@@ -139,6 +139,8 @@ def halved(question: Question) -> Question:
         update={
             "peak_flops_per_s": {k: 2 * v for k, v in cluster.gpu.peak_flops_per_s.items()},
             "memory_bytes_per_s": 2 * cluster.gpu.memory_bytes_per_s,
+            # As many watts for each FLOP/s (machine.power_share).
+            "watts": cluster.gpu.watts and 2 * cluster.gpu.watts,
         }
     )
     levels = tuple(
@@ -150,7 +152,11 @@ def halved(question: Question) -> Question:
         )
         for level in cluster.levels
     )
-    waits = [name for name in type(reach).model_fields if name.endswith("_s")]
+    waits = [
+        name
+        for name in type(reach).model_fields
+        if name.endswith("_s") and not name.endswith("_per_s")
+    ]
     own = [name for name in type(software).model_fields if name.endswith("_s")]
     return replace(
         question,
