@@ -129,7 +129,7 @@ def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
 
 def _out_of_time(question: Question, best: Estimate) -> Iterator[Change]:
     deadline, wall = question.deadline_s or 0.0, best.run.wall_time_s
-    yield Change("deadline", _duration(wall), best.step.time_s)
+    yield Change("deadline", duration_text(wall), best.step.time_s)
     yield from ways.freed(question, lambda other: meets_limits(question, other.run))
     yield from _fewer_tokens(question, best, deadline / wall)
 
@@ -180,7 +180,7 @@ def _three_digits(number: float) -> int:
     return whole // scale * scale
 
 
-def _duration(seconds: float) -> str:
+def duration_text(seconds: float) -> str:
     """In the words of --deadline, rounded up to a tenth: a run of that length keeps to it."""
     scale, unit = (HOUR, "h") if seconds < _TENTHS_BELOW_S else (DAY, "d")
     return f"{math.ceil(seconds / scale * 10) / 10:.1f}{unit}"

@@ -13,9 +13,10 @@ from layoutopt.optimizer.outcome import Change, Miss, SearchReport
 from layoutopt.report.answer import Answer
 from layoutopt.report.phases import RULES, PhasesAnswer, phase_sentences
 from layoutopt.report.reading import read_estimate
+from layoutopt.units import format_seconds
 
 if TYPE_CHECKING:
-    from layoutopt.optimizer.phases import PhasedOutcome
+    from layoutopt.optimizer.phases import PhasedOutcome, Way
 
 _WITH_PLAN = ("optimal", "feasible")
 
@@ -23,32 +24,68 @@ _WITH_PLAN = ("optimal", "feasible")
 def solved(request: SolveRequest) -> Answer:
     """The layouts of all phases that make the shortest run, with the proof."""
     # Late: a bad request is answered without the solver.
+    from layoutopt.optimizer.phase_limits import bound_of, for_time, value_of
     from layoutopt.optimizer.phases import PhasedQuestion, search_phases
 
-    asked = PhasedQuestion(request.question, request.phases, request.phase_layouts)
+    question, objective = request.question, request.question.objective
+    asked = PhasedQuestion(for_time(question), request.phases, request.phase_layouts)
     outcome = search_phases(asked, request.budget)
     way = outcome.ways.get(asked.layouts)
     plan = way.plan if way else None
     status = outcome.status.value
     if (plan is not None) != (status in _WITH_PLAN):
         raise InternalError(f"the search of phases ended {status}")
-    wall, bound = (plan.run.wall_time_s if plan else None), (way.bound_s if way else None)
+    bound = way.bound_s if way else None
+    value = value_of(plan.run, objective) if plan else None
+    if plan is not None and bound is not None:
+        bound = bound_of(plan, bound, objective)
     report = SearchReport(
-        objective=request.question.objective,
+        objective=objective,
         bound=bound,
-        gap=None if wall is None or bound is None else max(0.0, 1 - bound / wall),
+        gap=None if value is None or bound is None else max(0.0, 1 - bound / value),
         wall_s=outcome.wall_s,
         candidates=outcome.candidates,
         workers=request.budget.workers,
         outer_choices=outcome.looked,
         inner_problems=outcome.inner,
     )
-    if plan is None:
+    if plan is None or way is None:
         return _without_plan(request, outcome, report)
+    late = _over_limits(request, outcome, way, report)
+    if late is not None:
+        return late
     phases = PhasesAnswer(asked.layouts, plan, outcome.ways)
     told = (*phase_sentences(phases), *RULES)
     return _with_plan(
-        replace(request, question=asked.question), status, phases, plan.main, told, report
+        replace(request, question=replace(asked.question, objective=objective)),
+        status,
+        phases,
+        plan.main,
+        told,
+        report,
+    )
+
+
+def _over_limits(
+    request: SolveRequest, outcome: PhasedOutcome, way: Way, report: SearchReport
+) -> Answer | None:
+    """The answer where the best run misses deadline, budget or power; None where it keeps to
+    them. Of a run that is not proved best, only what its bound says is certain."""
+    from layoutopt.optimizer.phase_limits import might_keep, missed
+
+    plan, question = way.plan, request.question
+    misses = missed(question, plan, outcome.ways) if plan else ()
+    if plan is None or not misses:
+        return None
+    sure = way.proved or not might_keep(question, plan, way.bound_s)
+    told = f"Phases: the best run that was found takes {format_seconds(plan.run.wall_time_s)}."
+    return Answer(
+        status="infeasible" if sure else "unknown",
+        request=request.at(plan.main.planned.job),
+        plan=None,
+        search=replace(report, gap=None),
+        misses=misses if sure else (),
+        explain=(told,),
     )
 
 

@@ -56,6 +56,30 @@ def test_the_answer_adds_up(solved: str) -> None:
     assert restart["total_s"] == pytest.approx(parts)
 
 
+def test_cost_and_limits_are_of_the_whole_run(run: Run, solved: str) -> None:
+    """The shortest run on given GPUs is the cheapest; what it misses is said with by how much."""
+    plain = json.loads(solved)["run"]
+    fix = ("--fix", "tp=2,pp=1,zero_stage=1,cp=1,recompute=full")
+    days = plain["wall_time_s"] / 86400
+    within = ("--deadline", f"{days * 1.01:.4f}d", "--max-power", "1MW")
+    cheap = run("solve", *JOB, *PHASES, *fix, *within, "--objective", "cost", "--json").json
+    check(cheap, "plan")
+    assert cheap["run"] == plain
+    assert cheap["search"]["objective"] == "cost"
+    assert cheap["search"]["bound"] == pytest.approx(plain["cost_usd"], rel=1e-5)
+    assert cheap["search"]["bound"] <= plain["cost_usd"]
+    over = ("--deadline", f"{days / 2:.4f}d", "--budget", "1", "--max-power", "1kW")
+    ran = run("solve", *JOB, *PHASES, *fix, *over, "--json")
+    assert (ran.code, ran.json["status"]) == (3, "infeasible")
+    check(ran.json, "plan")
+    late, dear, power = ran.json["misses"]
+    assert late["over_s"] == pytest.approx(plain["wall_time_s"] / 2, rel=1e-3)
+    assert dear["over_usd"] == pytest.approx(plain["cost_usd"] - 1)
+    assert power["over_w"] > 0
+    assert late["changes"][0]["option"] == "deadline"
+    assert "Nearest miss: deadline is" in run("solve", *JOB, *PHASES, *fix, *over).out
+
+
 def test_a_phase_of_the_plan_is_emitted(run: Run, solved: str) -> None:
     done = run("emit", "--format", "megatron", "--phase", "3", "-", stdin=solved)
     assert done.code == 0
@@ -128,9 +152,9 @@ def test_a_phase_that_does_not_fit_is_named(run: Run) -> None:
         (("--phase", "tokens=1B,tokens=2B"), "'tokens=2B' is given twice"),
         (("--phase", "tokens=lots"), "phases[1].tokens"),
         (("--phase", FIRST, "--tokens", "1T"), "tokens stands in each phase"),
-        (("--phase", FIRST, "--deadline", "3d"), "deadline is asked of one job"),
+        (("--phase", FIRST, "--pareto"), "pareto is asked of one job"),
         (("--phase", FIRST, "--gpus", "8..64"), "is a range"),
-        (("--phase", FIRST, "--objective", "cost"), "phases are chosen for time"),
+        (("--phase", FIRST, "--objective", "gpus"), "runs on given GPUs"),
         (("--phase", FIRST, "--emit", "megatron"), "then emit --phase N"),
         (("--phase", FIRST, "--phases", "x.yaml"), "give one of them"),
         (("--phase", FIRST, "--phase-layouts", "two"), "it can be auto, one, each"),

@@ -34,9 +34,6 @@ KEYS = ("tokens", "seq_len", "global_batch", "gpus")
 _MOST_BYTES = 2**20
 _OF_A_PHASE = ("tokens", "seq_len", "global_batch")
 _NOT_WITH = (
-    "deadline",
-    "budget",
-    "max_power",
     "critical_batch",
     "pareto",
     "sensitivity",
@@ -163,21 +160,23 @@ def _refuse_beside(options: Mapping[str, Any]) -> None:
                 value=str(options[name]),
             )
     objective = options.get("objective")
-    if objective not in (None, "time"):
+    if objective == "gpus":
         raise InputError(
-            f"objective {objective}: phases are chosen for time; on given GPUs the shortest run is "
-            "also the cheapest",
+            "objective gpus: each phase runs on given GPUs; the shortest run on them is also the "
+            "cheapest",
             field="objective",
             value=str(objective),
-            nearest=("time",),
+            nearest=("time", "cost", "energy"),
         )
     gpus = options.get("gpus")
     if isinstance(gpus, str) and ".." in gpus:
         raise InputError(
             f"gpus {gpus[:60]} is a range: a phase runs on a given count, as in --phase "
-            "tokens=1T,gpus=512",
+            "tokens=1T,gpus=512; ask for the phases at each count that comes into question, or for "
+            "the longest of them by itself, without --phase, over the range",
             field="gpus",
             value=gpus[:60],
+            nearest=tuple(end for end in gpus[:60].split("..") if end),
         )
 
 
