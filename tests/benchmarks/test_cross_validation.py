@@ -15,7 +15,7 @@ from benchmarks.cross_validate import (
     source_splits,
     with_predictions,
 )
-from benchmarks.fit_time import Parameter, cases_of
+from benchmarks.fit_time import Fit, Parameter, cases_of
 from benchmarks.fit_uncertainty import Residual, band_width, cells_of, coverage
 from layoutopt.costmodel.uncertainty import Kind
 from layoutopt.validation import validate
@@ -68,6 +68,19 @@ def test_a_fit_forgets_what_is_held_out(tmp_path: Path) -> None:
     alone = fit.without({3}, steps=8)[0]
     assert alone == pytest.approx(0.6, abs=0.01)
     assert fit.without(set(), steps=8)[0] > alone + 0.005
+
+
+def test_a_fit_finds_what_made_the_runs_from_far_away(tmp_path: Path) -> None:
+    """A figure that starts more than two spreads from what made the runs: on the way its column of
+    derivatives is taken anew."""
+    fitted = [*FITTED, Parameter("ampere", "memory", 0.8, 0.1, 0.3, 1.0)]
+    cases, _ = runs(tmp_path, "a", 32, 64, 128, 256)
+    other, _ = runs(tmp_path, "b", 512)
+    fit = Fit([*cases, *other], np.ones(5), fitted)
+    fit.measured = fit.predicted(np.array([0.5, 0.8]))
+    found = fit.solve(np.array([0.95, 0.8]))
+    assert np.allclose(fit.predicted(found), fit.measured, rtol=0.02)
+    assert abs(found[0] - 0.5) < 0.05
 
 
 def test_predictions_are_replaced_by_id(tmp_path: Path) -> None:
