@@ -182,9 +182,11 @@ BETTER = ("compute", "memory", "nvlink", "network", "nvlink_s", "network_s")
 
 
 def better(what: str, factor: float) -> Job:
-    """The round machine on shipped efficiencies, one figure of it ``factor`` better. Launching takes
-    no time: where a layer waits for its host, shorter kernels leave a zero-bubble schedule less
-    weight gradient to fill with, and the step grows by some millionths."""
+    """The round machine on shipped efficiencies, one figure of it ``factor`` better.
+
+    Launching takes no time: where a layer waits for its host, shorter kernels leave a zero-bubble
+    schedule less weight gradient to fill with, and the step grows by some millionths.
+    """
     gpu, (inner, outer) = CLUSTER.gpu, CLUSTER.levels
     if what == "compute":
         peaks = {name: peak * factor for name, peak in gpu.peak_flops_per_s.items()}
