@@ -3,7 +3,8 @@
 With every other axis the same, a way to run a layer (mode) that takes no longer in the forward and
 in the backward pass, less in one of them, and holds no more memory, makes no step longer: a step
 rises with both passes, though they are also what traffic hides behind, because what a shorter pass
-leaves exposed is never more than what the pass itself became shorter. So what is dominated loses,
+leaves exposed is never more than what the pass itself became shorter. (With ZeRO-2 and 3 it may be
+more, and nothing is left out: see tables.py.) So what is dominated loses,
 or, where traffic sets the pace alone, ties.
 """
 

@@ -13,6 +13,7 @@ from layoutopt.costmodel.axes import Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.offload import largest_host_kib
+from layoutopt.costmodel.pipelines import pipelines_of
 from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
 from layoutopt.optimizer.outer import Group
@@ -57,7 +58,8 @@ def _layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> 
     """Numbers of layers that each stage may hold. Chunks that take turns hold whole layers, as
     many in each; the embedding and the head stand in the place of one (rules.pipeline_fits)."""
     layers, pp = space.job.model.layers, len(most_layers)
-    if space.question.pipeline.splits == "even":
+    able = pipelines_of(space.job.software.framework)
+    if space.question.pipeline.splits == "even" or able.splits == "even":
         even = even_split(layers, pp)
         return [[n] if n <= most else [] for n, most in zip(even, most_layers, strict=True)]
     chunks = int(group.axes.interleaved[place])

@@ -316,7 +316,14 @@ class _Builder:
         return max(1, min(wanted, int(room)))
 
     def _dominated(self, layer: dict[str, Ints]) -> Ints:
-        """1 where another mode is better in all (dominance.py), by the exact seconds."""
+        """1 where another mode is better in all (dominance.py), by the exact seconds.
+
+        Nowhere with ZeRO-2 or 3: of the last microbatch's passes both its own traffic and what
+        comes once a step hide behind the same seconds, so that a longer pass may hide more than it
+        takes.
+        """
+        if np.any(choices.sharding(ints(self.space.values["sharding"])).zero_stage >= 2):
+            return np.zeros(len(self.layer_rows), dtype=np.int64)
         seconds = [self.layer_s["forward"], self.layer_s["backward"]]
         held = [layer[name] for name in ("saved", "parked", "saved_host", "working")]
         return dominated(self.layer_rows, seconds, held).astype(np.int64)

@@ -143,3 +143,18 @@ def test_a_phase_cut_in_two_costs_the_same(cut: int) -> None:
     assert its.run.steps == mine.run.steps
     assert its.run.wall_time_s == pytest.approx(mine.run.wall_time_s, rel=1e-12)
     assert its.layouts == (mine.layouts[0],) * 2
+
+
+def test_a_framework_of_even_stages_shares_none_that_are_uneven() -> None:
+    """DeepSpeed takes no number of layers for each stage, whatever the loss head weighs."""
+    model = small_model(4, 4, 64, 128256)
+    question = small_question(model, 2, 8, 2048, small_cluster(64.0), "deepspeed")
+    fix: dict[str, int | str | bool] = {"pp": 2, "tp": 1, "zero_stage": 0, "recompute": "none"}
+    question = replace(question, fix=fix, pipeline=Pipeline())
+    phases = (Phase(10**12, 2048, 8, 2), Phase(10**12, 2048, 16, 2))
+    found = search_phases(PhasedQuestion(question, phases))
+    for way in found.ways.values():
+        assert way.plan is not None
+        for one in way.plan.phases:
+            asked = replace(question, job=one.planned.job)
+            assert broken(asked, estimate(one.planned.job, one.layout)) == []
