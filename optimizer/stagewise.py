@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING
 from layoutopt.costmodel.stages import even_split, recompute_alike
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.solver import run
+from layoutopt.optimizer.stagewise_labels import least_rows
 from layoutopt.optimizer.stagewise_start import good_rows
 
 if TYPE_CHECKING:
@@ -138,15 +139,15 @@ class Stagewise:
 
     def value_s(self, rows: Sequence[Row]) -> float:
         """The objective of one choice of rows."""
-        return self.relaxed_s(rows) + self.late_s(rows)[0]
+        return self.relaxed_s(rows) + self.late_s(rows)
 
-    def late_s(self, rows: Sequence[Row]) -> tuple[float, int]:
-        """What stages after the first one add, and which of them; nothing in an even split."""
+    def late_s(self, rows: Sequence[Row]) -> float:
+        """What stages after the first one add; nothing in an even split."""
         layers, again = (tuple(getattr(row, n) for row in rows) for n in ("layers", "recomputed"))
         even = layers == even_split(self.layers, len(rows)) and recompute_alike(layers, again)
         if self.late is None or even:
-            return 0.0, 0
-        return max((self.late.value_s(rows, s), s) for s in range(len(rows)))
+            return 0.0
+        return max(self.late.value_s(rows, stage) for stage in range(len(rows)))
 
     def relaxed_s(self, rows: Sequence[Row]) -> float:
         """The same where the first stage is the last to have done its traffic: never more."""
@@ -168,34 +169,37 @@ class Chosen:
 def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float) -> Chosen:
     """The rows that cost least, at most ``cutoff_s`` but for rounding (a billionth of it).
 
-    Later stages' traffic comes into the model when an answer would be late by it: seldom.
+    A later stage's traffic is left to labels (stagewise_labels), where the answer without it would
+    be late by it: seldom.
     """
-    ends_at, late = time.monotonic() + seconds, list[int]()
+    ends_at = time.monotonic() + seconds
     start = good_rows(problem)
     if start is not None and 0 < problem.value_s(start) < cutoff_s:
         # No tighter than the start itself, which so is among what is within.
         cutoff_s = problem.value_s(start)
     else:
         start = None
-    while True:
-        found = _best(problem, cutoff_s, budget, ends_at - time.monotonic(), late)
-        if found.rows is None or not found.proved:
-            break
-        more, stage = problem.late_s(found.rows)
-        if more <= 0 or stage in late:
-            break
-        late.append(stage)
+    found = _best(problem, cutoff_s, budget, seconds)
+    if found.proved and found.rows is not None and problem.late_s(found.rows) > 0:
+        found = _with_late(problem, min(cutoff_s, problem.value_s(found.rows)), found.rows, ends_at)
     if start is not None and not found.proved:
         # Out of time: what is known is better than nothing.
         known = [rows for rows in (found.rows, start) if rows is not None]
         return Chosen(min(known, key=problem.value_s), False)
-    if not late:
-        return found
-    # An even split has none of it, which the model does not know.
+    return found
+
+
+def _with_late(
+    problem: Stagewise, cutoff_s: float, known: tuple[Row, ...], ends_at: float
+) -> Chosen:
+    """The best rows with every stage's lateness, of which an even split has none."""
+    rows, proved = least_rows(problem, cutoff_s, ends_at)
+    if not proved:
+        return Chosen(known if problem.value_s(known) <= cutoff_s else None, False)
     even = _even_rows(problem, cutoff_s)
-    if even is None or (found.rows and problem.value_s(found.rows) <= problem.value_s(even)):
-        return found
-    return Chosen(even, found.proved)
+    if even is None or (rows and problem.value_s(rows) <= problem.value_s(even)):
+        return Chosen(rows, True)
+    return Chosen(even, True)
 
 
 def _even_rows(problem: Stagewise, cutoff_s: float) -> tuple[Row, ...] | None:
@@ -214,15 +218,13 @@ def _even_rows(problem: Stagewise, cutoff_s: float) -> tuple[Row, ...] | None:
     return best if best is not None and problem.value_s(best) <= cutoff_s else None
 
 
-def _best(
-    problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float, late: Sequence[int]
-) -> Chosen:
-    """The best rows where none but the stages ``late`` may be late."""
+def _best(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float) -> Chosen:
+    """The best rows where no stage is late."""
     from ortools.sat.python import cp_model
 
     model = cp_model.CpModel()
-    inner = _Inner(model, problem, cutoff_s / PARTS, late)
-    for stages in _classes(problem, late):
+    inner = _Inner(model, problem, cutoff_s / PARTS)
+    for stages in _classes(problem):
         inner.take(stages)
     inner.minimize(problem.layers)
     # Learning where to branch: on 67 stages a proof takes 0.3 s, by the model's order over 13 s.
@@ -240,9 +242,7 @@ def _best(
 class _Inner:
     """The CP-SAT model: how many stages of each class take each row."""
 
-    def __init__(
-        self, model: CpModel, problem: Stagewise, quantum: float, late: Sequence[int]
-    ) -> None:
+    def __init__(self, model: CpModel, problem: Stagewise, quantum: float) -> None:
         self.model, self.problem, self.quantum = model, problem, quantum
         # Each row may be half a quantum off in its cost and in the longest chain.
         self.most = PARTS + 2 * len(problem.tables) + 4
@@ -252,7 +252,6 @@ class _Inner:
         self._cost: list[tuple[IntVar, int]] = []
         self._layers: list[tuple[IntVar, int]] = []
         self._chains: list[list[tuple[IntVar, int]]] = [[] for _ in problem.chains]
-        self._late: dict[int, list[tuple[IntVar, int]]] = {stage: [] for stage in late}
 
     def take(self, stages: list[int]) -> None:
         """Every stage of a class takes one of its rows; not one that is over the cut-off alone."""
@@ -270,20 +269,8 @@ class _Inner:
             self._layers.append((count, row.layers))
             for chain, part in zip(self._chains, parts, strict=True):
                 chain.append((count, part))
-            for stage, told in self._late.items():
-                told.append((count, self._quanta(self._own_late_s(row, stages[0], stage))))
         self.model.add(sum(taken.values()) == len(stages))
         self.counts.append((stages, taken))
-
-    def _own_late_s(self, row: Row, stage: int, late: int) -> float:
-        """What one stage's row adds to how late another stage is (Late.value_s)."""
-        told = self.problem.late
-        if told is None or stage > late:
-            return 0.0
-        if stage == late:
-            return row.left_s
-        first = row.left_s if stage == 0 else 0.0
-        return -told.start_s(row) - first
 
     def minimize(self, layers: int) -> None:
         """All layers stand somewhere, and the objective is within the cut-off."""
@@ -297,11 +284,6 @@ class _Inner:
             model.add(longest >= told)
         total = self.slowest + self.tail + longest + self._quanta(self.problem.constant)
         total += sum(own * count for count, own in self._cost)
-        if self._late:
-            later = model.new_int_var(0, 2 * PARTS, "late")
-            for parts in self._late.values():
-                model.add(later >= sum(part * count for count, part in parts))
-            total += later
         model.add(total <= self.most)
         model.minimize(total)
         every = [count for _, taken in self.counts for count in taken.values()]
@@ -313,16 +295,13 @@ class _Inner:
         return round(seconds / self.quantum)
 
 
-def _classes(problem: Stagewise, late: Sequence[int]) -> list[list[int]]:
-    """Stages with equal tables and equal weights in all chains, on the same side of each stage
-    that may be late. Of a class the later stages get
+def _classes(problem: Stagewise) -> list[list[int]]:
+    """Stages with equal tables and equal weights in all chains. Of a class the later stages get
     more layers, as an even split has it: they hold fewer microbatches."""
     found: dict[tuple[object, ...], list[int]] = {}
     for stage, table in enumerate(problem.tables):
         weights = [(c.seconds[stage], c.forward[stage], c.again[stage]) for c in problem.chains]
-        sides = [(stage > other) - (stage < other) for other in late]
-        first = stage == 0 and bool(late)
-        found.setdefault((table, *weights, *sides, first), []).append(stage)
+        found.setdefault((table, *weights), []).append(stage)
     return list(found.values())
 
 

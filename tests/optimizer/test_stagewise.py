@@ -16,7 +16,8 @@ from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import space_of
-from layoutopt.optimizer.stagewise import Chosen, Late, Row, Stagewise, best_rows
+from layoutopt.optimizer.stagewise import Chain, Chosen, Late, Row, Stagewise, best_rows
+from layoutopt.optimizer.stagewise_labels import least_rows
 from layoutopt.optimizer.stagewise_start import good_rows
 from tests.builders import small_cluster, small_model, small_question
 from tests.conftest import FULL
@@ -60,10 +61,9 @@ def test_what_a_later_stage_is_late_by() -> None:
     table = tuple(Row(n, 0, 1.5 * n, 0.0, left_s=float(n)) for n in (2, 4, 6))
     problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, 0.0))
     short, even, long = table
-    seconds, stage = problem.late_s((short, long))
-    assert (seconds, stage) == (2.5, 1)
-    assert problem.late_s((long, short))[0] == 0.0
-    assert problem.late_s((even, even)) == (0.0, 0)
+    assert problem.late_s((short, long)) == 2.5
+    assert problem.late_s((long, short)) == 0.0
+    assert problem.late_s((even, even)) == 0.0
     assert problem.value_s((short, long)) == pytest.approx(9.0 + 2.5)
 
 
@@ -91,6 +91,56 @@ def test_the_best_rows_are_those_of_all_choices(
     below = best_rows(problem, min(values) * (1 - 1e-6), Budget(), 10.0)
     assert below.proved
     assert below.rows is None
+
+
+def pathed(seed: int) -> Stagewise:
+    """The same with paths through a schedule that stay long on one stage, and tails."""
+    problem, number = late(seed), random.Random(seed)
+    tables = tuple(
+        tuple(
+            replace(row, forward_s=row.seconds * number.random(), tail_s=number.random())
+            for row in table
+        )
+        for table in problem.tables
+    )
+    stages = range(len(tables))
+    chains = tuple(
+        Chain(
+            number.choice((0.0, 0.0, 2.0)),
+            tuple(8.0 if at == stage else before if at < stage else after for at in stages),
+            tuple(-less if at == stage else 0.0 for at in stages),
+            (0.0,) * len(tables),
+        )
+        for stage in stages
+        for before, after, less in ((1.0, 1.0, 0.0), (1.0, 2.0, 0.0), (1.0, 1.0, 3.0))
+    )
+    return replace(problem, tables=tables, chains=chains, factor=number.choice((0.0, 1.0)))
+
+
+@pytest.mark.parametrize("made", [drawn, late, pathed])
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_labels_find_the_best_rows_of_all(seed: int, made: Callable[[int], Stagewise]) -> None:
+    problem = made(seed)
+    told = problem.late
+
+    def value_s(rows: tuple[Row, ...]) -> float:
+        later = [told.value_s(rows, stage) for stage in range(len(rows))] if told else [0.0]
+        return problem.relaxed_s(rows) + max(later)
+
+    values = [
+        value_s(rows)
+        for rows in product(*problem.tables)
+        if sum(row.layers for row in rows) == problem.layers
+    ]
+    rows, proved = least_rows(problem, float("inf"), float("inf"))
+    assert proved
+    assert (rows is None) == (not values)
+    if rows is not None:
+        assert sum(row.layers for row in rows) == problem.layers
+        assert value_s(rows) == pytest.approx(min(values), rel=1e-12)
+        assert least_rows(problem, min(values), float("inf"))[0] is not None
+        assert least_rows(problem, min(values) * (1 - 1e-6), float("inf")) == (None, True)
+        assert least_rows(problem, min(values), 0.0) == (None, False)
 
 
 def asked(schedule: str | None, memory_gib: float) -> Question:
