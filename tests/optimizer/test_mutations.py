@@ -71,7 +71,8 @@ def asked() -> tuple[Question, ...]:
         found += sampled(lifted, 6)
     # Few random questions turn on these two: a framework that does not interleave, and messages
     # over a network so slow that they decide between stages and replicas.
-    plain = small_question(small_model(4), 2, 4, 1024, None, "deepspeed")
+    roomy = small_cluster(64.0)
+    plain = small_question(small_model(8, 32, 128), 2, 8, 1024, roomy, "deepspeed")
     found.append(replace(plain, fix={"pp": 2, "zero_stage": 0, "recompute": "none"}))
     slow = small_cluster(64.0, per_node=1, network_bytes_per_s=1e9)
     far = narrow(small_question(small_model(6, 16, 128), 8, 8, 1024, slow))
@@ -101,7 +102,7 @@ def right(place: int) -> Outcome | None:
         return None
 
 
-TELLING = (6, 10, 46, 27, 2, 8, 19, 37, 38, 39, 47, 52, 55, 66, 75, 110, 116, 118, 127)
+TELLING = (6, 10, 46, 27, 2, 8, 19, 37, 38, 39, 47, 52, 55, 66, 75, 110, 116, 118, 127, 146)
 """Places of questions that told a mutant when this was written. They are asked first, to save time;
 all others follow where none of them does."""
 
