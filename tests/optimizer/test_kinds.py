@@ -83,7 +83,7 @@ def test_alternatives_are_the_best_of_their_kinds() -> None:
 
 def test_an_uneven_alternative_comes_before_an_even_one() -> None:
     """A heavy loss head: on two stages the first takes more of the four layers."""
-    model = small_model(4, 4, 64, 128256)
+    model = small_model(4, 8, 128, 128256)
     question = small_question(model, 2, 8, 2048, small_cluster(64.0))
     fix: dict[str, int | str | bool] = {"tp": 1, "cp": 1, "vpp": 1, "zero_stage": 0}
     fix |= {"offload_optimizer": False, "offload_activations": False, "recompute": "none"}
