@@ -15,6 +15,7 @@ outer choice has nothing better.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +24,7 @@ from typing import TYPE_CHECKING
 from layoutopt.costmodel.stages import even_split, recompute_alike
 from layoutopt.optimizer.question import Budget
 from layoutopt.optimizer.solver import run
-from layoutopt.optimizer.stagewise_labels import least_rows
+from layoutopt.optimizer.stagewise_labels import MOST_LABELS, least_rows
 from layoutopt.optimizer.stagewise_start import good_rows
 
 if TYPE_CHECKING:
@@ -169,8 +170,9 @@ class Chosen:
 def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float) -> Chosen:
     """The rows that cost least, at most ``cutoff_s`` but for rounding (a billionth of it).
 
-    A later stage's traffic is left to labels (stagewise_labels), where the answer without it would
-    be late by it: seldom.
+    Paths through a schedule are searched by labels (stagewise_labels), as long as there are few;
+    all else, and many of them, by CP-SAT. Its answer holds unless a later stage's traffic comes on
+    top of it, which labels alone know.
     """
     ends_at = time.monotonic() + seconds
     start = good_rows(problem)
@@ -179,7 +181,11 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
         cutoff_s = problem.value_s(start)
     else:
         start = None
-    found = _best(problem, cutoff_s, budget, seconds)
+    if problem.chains:
+        found = _with_late(problem, cutoff_s, None, ends_at, MOST_LABELS)
+        if found.proved:
+            return found
+    found = _best(problem, cutoff_s, budget, ends_at - time.monotonic())
     if found.proved and found.rows is not None and problem.late_s(found.rows) > 0:
         found = _with_late(problem, min(cutoff_s, problem.value_s(found.rows)), found.rows, ends_at)
     if start is not None and not found.proved:
@@ -190,12 +196,17 @@ def best_rows(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: floa
 
 
 def _with_late(
-    problem: Stagewise, cutoff_s: float, known: tuple[Row, ...], ends_at: float
+    problem: Stagewise,
+    cutoff_s: float,
+    known: tuple[Row, ...] | None,
+    ends_at: float,
+    most_labels: float = math.inf,
 ) -> Chosen:
-    """The best rows with every stage's lateness, of which an even split has none."""
-    rows, proved = least_rows(problem, cutoff_s, ends_at)
+    """The best rows with every stage's lateness, of which an even split has none; ``known`` is
+    what there is where labels come to no end."""
+    rows, proved = least_rows(problem, cutoff_s, ends_at, most_labels)
     if not proved:
-        return Chosen(known if problem.value_s(known) <= cutoff_s else None, False)
+        return Chosen(known if known and problem.value_s(known) <= cutoff_s else None, False)
     even = _even_rows(problem, cutoff_s)
     if even is None or (rows and problem.value_s(rows) <= problem.value_s(even)):
         return Chosen(rows, True)

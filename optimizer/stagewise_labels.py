@@ -1,14 +1,16 @@
-"""The inner part of a pipeline where a later stage's traffic may be what a step waits for.
+"""The inner part of a pipeline by label setting: for paths through a schedule, and late stages.
 
-How late a stage is depends on all rows before it, which CP-SAT's relaxation is weak on (23 stages
-were unproved after a minute). Stages in their order make it a shortest path with several costs
-(label setting, Desrochers and Soumis 1988, INFOR 26(3)): a label is a choice of rows for the first
-stages, and one that holds as many layers as another and is nowhere behind it replaces it. What the
-remaining stages add to each chain at least leaves out labels that cannot come below the cut-off.
+CP-SAT's relaxation is weak on the longest of many chains, and on lateness, which depends on all
+rows before a stage (125 stages took it 24 s, 23 late ones were unproved after a minute). Stages in
+their order make a shortest path with several costs (Desrochers and Soumis 1988, INFOR 26(3)): a
+label is a choice of rows for the first stages, and one that holds as many layers as another and is
+nowhere behind it replaces it. What the remaining stages add to each chain at least leaves out
+labels that cannot come below the cut-off.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections import defaultdict
 from dataclasses import dataclass
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
 _ROUNDING = 1e-9
 """Share of the cut-off that floats may be off."""
+MOST_LABELS = 20_000
+"""Of one stage: with more, as where many amounts of recompute are open, CP-SAT is tried."""
 
 
 @dataclass(frozen=True)
@@ -42,19 +46,23 @@ class _Labels:
 
 
 def least_rows(
-    problem: Stagewise, cutoff_s: float, ends_at: float
+    problem: Stagewise, cutoff_s: float, ends_at: float, most_labels: float = math.inf
 ) -> tuple[tuple[Row, ...] | None, bool]:
     """The rows that cost least, no stage's lateness forgiven; None where all are over the cut-off.
-    And whether that is certain: it is not where ``time.monotonic()`` went past ``ends_at``."""
+    And whether that is certain: it is not where ``time.monotonic()`` went past ``ends_at``, or a
+    stage has more than ``most_labels``."""
     search = _Search(problem, cutoff_s * (1 + _ROUNDING))
     labels = {0: search.start()}
     for stage in range(len(problem.tables)):
         grown = search.grow(labels, stage)
+        alike = search.alike(stage + 1)
         labels = {}
         for layers, parts in grown.items():
             if time.monotonic() > ends_at:
                 return None, False
-            labels[layers] = search.undominated(_joined(parts), stage + 1)
+            labels[layers] = search.undominated(_joined(parts), alike)
+        if sum(len(some.path) for some in labels.values()) > most_labels:
+            return None, False
     last = labels.get(problem.layers)
     if last is None:
         return None, True
@@ -146,9 +154,9 @@ class _Search:
         """The objective, all stages taken."""
         return self._least_s(labels, 0.0, len(self.problem.tables))
 
-    def undominated(self, labels: _Labels, stages: int) -> _Labels:
+    def undominated(self, labels: _Labels, alike: list[list[int]]) -> _Labels:
         """One of equal labels, and none that another one is nowhere behind."""
-        columns = [labels.chains[:, chains].max(axis=1) for chains in self._alike(stages)]
+        columns = [labels.chains[:, chains].max(axis=1) for chains in alike]
         rest = labels.rest if self.problem.factor else labels.rest[:, 1:]
         keys = np.column_stack((*columns, rest))
         order = np.lexsort(keys.T[::-1])
@@ -160,9 +168,9 @@ class _Search:
                 alive[place + 1 :] &= (keys[place + 1 :] < keys[place]).any(axis=1)
         return labels.of(ints(order[kept]))
 
-    def _alike(self, stages: int) -> list[list[int]]:
-        """Chains that go on alike count by the longest of them; of such groups with equal pasts
-        one is enough."""
+    def alike(self, stages: int) -> list[list[int]]:
+        """Chains that go on alike after so many stages count by the longest of them; of such groups
+        with equal pasts one is enough."""
         ahead: dict[bytes, list[int]] = defaultdict(list)
         for chain, weights in enumerate(self.weights):
             ahead[weights[:, stages:].tobytes()].append(chain)

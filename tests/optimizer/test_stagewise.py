@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.optimizer import stagewise
 from layoutopt.optimizer.inner import layout_from, problems_of
 from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget, Pipeline, Question
@@ -55,44 +56,6 @@ def late(seed: int) -> Stagewise:
     return replace(problem, tables=tables, late=Late(number.choice((0.0, 0.25, 1.0)), 0.1))
 
 
-def test_what_a_later_stage_is_late_by() -> None:
-    """2 + 6 layers; 1 s of traffic a layer, the first stage's pass of 3 s half of which counts: 6 -
-    1.5 - 2 more than the first one's own. An even split has none."""
-    table = tuple(Row(n, 0, 1.5 * n, 0.0, left_s=float(n)) for n in (2, 4, 6))
-    problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, 0.0))
-    short, even, long = table
-    assert problem.late_s((short, long)) == 2.5
-    assert problem.late_s((long, short)) == 0.0
-    assert problem.late_s((even, even)) == 0.0
-    assert problem.value_s((short, long)) == pytest.approx(9.0 + 2.5)
-
-
-@pytest.mark.parametrize("made", [drawn, late])
-@pytest.mark.parametrize("seed", range(DRAWN))
-def test_the_best_rows_are_those_of_all_choices(
-    seed: int, made: Callable[[int], Stagewise]
-) -> None:
-    problem = made(seed)
-    values = [
-        problem.value_s(rows)
-        for rows in product(*problem.tables)
-        if sum(row.layers for row in rows) == problem.layers
-    ]
-    worst = max((problem.value_s(rows) for rows in product(*problem.tables)), default=0.0)
-    got = best_rows(problem, worst, Budget(), 10.0)
-    assert got.proved
-    if not values:
-        assert got.rows is None
-        return
-    assert got.rows is not None
-    assert sum(row.layers for row in got.rows) == problem.layers
-    assert problem.value_s(got.rows) == pytest.approx(min(values), rel=1e-8)
-    assert problem.least_s() <= min(values) * (1 + 1e-12)
-    below = best_rows(problem, min(values) * (1 - 1e-6), Budget(), 10.0)
-    assert below.proved
-    assert below.rows is None
-
-
 def pathed(seed: int) -> Stagewise:
     """The same with paths through a schedule that stay long on one stage, and tails."""
     problem, number = late(seed), random.Random(seed)
@@ -115,6 +78,46 @@ def pathed(seed: int) -> Stagewise:
         for before, after, less in ((1.0, 1.0, 0.0), (1.0, 2.0, 0.0), (1.0, 1.0, 3.0))
     )
     return replace(problem, tables=tables, chains=chains, factor=number.choice((0.0, 1.0)))
+
+
+def test_what_a_later_stage_is_late_by() -> None:
+    """2 + 6 layers; 1 s of traffic a layer, the first stage's pass of 3 s half of which counts: 6 -
+    1.5 - 2 more than the first one's own. An even split has none."""
+    table = tuple(Row(n, 0, 1.5 * n, 0.0, left_s=float(n)) for n in (2, 4, 6))
+    problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, 0.0))
+    short, even, long = table
+    assert problem.late_s((short, long)) == 2.5
+    assert problem.late_s((long, short)) == 0.0
+    assert problem.late_s((even, even)) == 0.0
+    assert problem.value_s((short, long)) == pytest.approx(9.0 + 2.5)
+
+
+@pytest.mark.parametrize(("made", "labels"), [(drawn, 0), (late, 0), (pathed, 0), (pathed, 10**6)])
+@pytest.mark.parametrize("seed", range(DRAWN))
+def test_the_best_rows_are_those_of_all_choices(
+    seed: int, made: Callable[[int], Stagewise], labels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By labels where there are paths through a schedule, or by CP-SAT, where they are too many."""
+    monkeypatch.setattr(stagewise, "MOST_LABELS", labels)
+    problem = made(seed)
+    values = [
+        problem.value_s(rows)
+        for rows in product(*problem.tables)
+        if sum(row.layers for row in rows) == problem.layers
+    ]
+    worst = max((problem.value_s(rows) for rows in product(*problem.tables)), default=0.0)
+    got = best_rows(problem, worst, Budget(), 10.0)
+    assert got.proved
+    if not values:
+        assert got.rows is None
+        return
+    assert got.rows is not None
+    assert sum(row.layers for row in got.rows) == problem.layers
+    assert problem.value_s(got.rows) == pytest.approx(min(values), rel=1e-8)
+    assert problem.least_s() <= min(values) * (1 + 1e-12)
+    below = best_rows(problem, min(values) * (1 - 1e-6), Budget(), 10.0)
+    assert below.proved
+    assert below.rows is None
 
 
 @pytest.mark.parametrize("made", [drawn, late, pathed])
