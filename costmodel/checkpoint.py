@@ -219,15 +219,7 @@ def run_plan(
         for values in announced(job, float(parts.wall_s), write_s, size_bytes, recovery)
     )
     wall = float(parts.wall_s) + stops_s + (pauses + closing_s)
-    checkpoint = Checkpoint(
-        interval_steps=k,
-        interval_s=k * step_time_s,
-        bytes=size_bytes,
-        write_s=write_s,
-        stall_s=stall_s,
-        young_s=min(float(young_s(stall_s, mtbf)), ideal),
-        daly_s=min(float(daly_s(stall_s, mtbf)), ideal),
-    )
+    checkpoint = _checkpoint(k, step_time_s, size_bytes, write_s, stall_s, mtbf, ideal)
     run = Run(
         tokens=job.training.tokens,
         steps=steps,
@@ -246,6 +238,27 @@ def run_plan(
         },
     )
     return checkpoint, run
+
+
+def _checkpoint(
+    interval_steps: int,
+    step_time_s: float,
+    size_bytes: int,
+    write_s: float,
+    stall_s: float,
+    mtbf_s: float,
+    ideal_s: float,
+) -> Checkpoint:
+    """The interval beside the classical ones, which are no longer than the run."""
+    return Checkpoint(
+        interval_steps=interval_steps,
+        interval_s=interval_steps * step_time_s,
+        bytes=size_bytes,
+        write_s=write_s,
+        stall_s=stall_s,
+        young_s=min(float(young_s(stall_s, mtbf_s)), ideal_s),
+        daly_s=min(float(daly_s(stall_s, mtbf_s)), ideal_s),
+    )
 
 
 def cost_usd(job: Job, wall_s: float) -> float | None:
