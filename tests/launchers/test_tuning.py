@@ -35,6 +35,28 @@ def test_adapters_of_a_part_of_merged_layers() -> None:
     assert "CanonicalLoRA()" in text
 
 
+def test_adapters_of_latent_attention() -> None:
+    """Names as models/deepseek/common.py of Megatron Bridge 0.3.1 maps them."""
+    options: dict[str, Any] = {"model": "deepseek-v3", "gpus": 256, "gpu": "h800"}
+    said, text = bridge("tp=8,pp=8,ep=32", finetune="lora", **options)
+    assert said["peft"]["target_modules"] == [
+        "linear_q_down_proj",
+        "linear_q_up_proj",
+        "linear_kv_down_proj",
+        "linear_kv_up_proj",
+        "linear_proj",
+    ]
+    assert "peft_scheme='lora'" in text
+
+
+def test_adapters_of_latent_attention_with_whole_queries() -> None:
+    """DeepSeek-V2-Lite has no latent of its queries: no part of a merged linear_qkv either."""
+    options: dict[str, Any] = {"model": "deepseek-v2-lite", "lora_targets": "q_proj,kv_b_proj"}
+    said, text = bridge("tp=4,ep=8", finetune="lora", **options)
+    assert said["peft"]["target_modules"] == ["linear_q_proj", "linear_kv_up_proj"]
+    assert "peft_scheme='lora'" in text
+
+
 def test_packed_documents_and_a_cut_sequence() -> None:
     said, _ = bridge("tp=4,cp=2,dp=8", finetune="full", document_length=512)
     specs = {"packed_sequence_size": 4096, "pad_seq_to_mult": 4}

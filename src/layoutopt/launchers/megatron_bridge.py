@@ -6,7 +6,8 @@ from typing import Any
 
 import yaml
 
-from layoutopt.costmodel.linears import adapted
+from layoutopt.costmodel.linears import Lora, adapted
+from layoutopt.costmodel.model import Model
 from layoutopt.launchers import megatron
 from layoutopt.launchers.keys import Keys
 from layoutopt.launchers.plan import Plan
@@ -69,7 +70,7 @@ def config(plan: Plan) -> str:
             model["calculate_per_token_loss"] = True
             found["ddp"]["average_in_collective"] = False
     if training.lora:
-        found["peft"], scheme = _adapters(plan)
+        found["peft"], scheme = _adapters(plan.model, training.lora)
         head += f"# For a recipe of adapters: ..._peft_config(peft_scheme={scheme}).\n"
     return head + yaml.safe_dump(found, sort_keys=False)
 
@@ -84,19 +85,27 @@ _PARTS = {
     **_LAYERS,
 }
 """Names of layers in Megatron Bridge 0.3.1 (peft/lora.py, peft/canonical_lora.py)."""
+_LATENT = {
+    "q_proj": "linear_q_proj",
+    "q_a_proj": "linear_q_down_proj",
+    "q_b_proj": "linear_q_up_proj",
+    "kv_a_proj_with_mqa": "linear_kv_down_proj",
+    "kv_b_proj": "linear_kv_up_proj",
+}
+"""Latent attention's (Megatron Bridge 0.3.1, models/deepseek/common.py); either scheme of adapters
+finds them by these names, for neither is a part of a merged layer."""
 
 
-def _adapters(plan: Plan) -> tuple[dict[str, Any], str]:
+def _adapters(model: Model, lora: Lora) -> tuple[dict[str, Any], str]:
     """The recipe's ``peft`` section, and the scheme to ask the recipe for: one adapter beside
     layers that Megatron runs as one, or one for each where not all of them are adapted."""
-    lora = plan.training.lora
-    if lora is None or plan.model.mla is not None:
-        raise Keys(plan, NAME).refused("lora_targets", "its latent attention has other layers")
-    merged = [layer.name for layer in adapted(plan.model, lora, merges=True)]
-    whole = all(name.startswith("linear_") or name in _LAYERS for name in merged)
-    names = [_LAYERS.get(name, name) for name in merged]
+    latent = _LATENT if model.mla else {}
+    layers = {**_LAYERS, **latent}
+    merged = [layer.name for layer in adapted(model, lora, merges=True)]
+    whole = all(name.startswith("linear_") or name in layers for name in merged)
+    names = [layers.get(name, name) for name in merged]
     if not whole:
-        names = [_PARTS[name] for name in lora.targets]
+        names = [{**_PARTS, **latent}[name] for name in lora.targets]
     scheme = "'lora'" if whole else "CanonicalLoRA()"
     return {"dim": lora.rank, "target_modules": names}, scheme
 
