@@ -291,7 +291,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--record", action="store_true", help="also write results/DATE_search.md")
     record = parser.parse_args().record
-    importlib.import_module("ortools.sat.python.cp_model")
+    importlib.import_module("layoutopt.optimizer.cp_sat")
     made = circumstances(COMMAND)
     versions = {**made["versions"], "ortools": version("ortools")}
     made["versions"] = ", ".join(f"{name} {number}" for name, number in versions.items())

@@ -76,7 +76,7 @@ def shared_rows(
 ) -> Shared:
     """The rows that cost least together, at most ``cutoff_s`` but for rounding. ``blocks``: how
     many of the problems, one after another, recompute alike."""
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     classes = _classes(problems)
     options = [list(_together(_tables(problems, stages[0]), blocks)) for stages in classes]
@@ -190,7 +190,7 @@ class _Joint:
 
     def minimize(self) -> None:
         """All layers stand somewhere, and the objectives together are within the cut-off."""
-        from ortools.sat.python import cp_model
+        from layoutopt.optimizer.cp_sat import cp_model
 
         model, problems = self.model, self.problems
         model.add(sum(number * count for count, number in self._layers) == problems[0].layers)

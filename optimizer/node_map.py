@@ -144,7 +144,7 @@ def _around(
     takes = _in_turn(cut, left)
     if not cut or len(cut) * len(room) > _MOST_CELLS:
         return stay, takes, not cut
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     model = cp_model.CpModel()
     kept = [model.new_int_var(0, some, "") for some in most]

@@ -119,7 +119,7 @@ class Splitting:
         """
         if self.even:
             return self._even_one(most_s), True
-        from ortools.sat.python import cp_model
+        from layoutopt.optimizer.cp_sat import cp_model
 
         scale = FINE / max(self.seconds_of(np.minimum(self._greedy(), self.caps)), 1e-9)
         model, layers = self._model(scale, most_s)
@@ -154,16 +154,18 @@ class Splitting:
 
     def _model(self, scale: float, most_s: float) -> tuple[CpModel, list[IntVar]]:
         """Whole quanta of 1 / scale seconds; cut off a little above ``most_s``."""
-        from ortools.sat.python.cp_model import CpModel, Domain
+        from layoutopt.optimizer.cp_sat import cp_model
 
-        model, pp, rounds = CpModel(), self.layout.pp, self.layout.microbatches - 1
+        model, pp, rounds = cp_model.CpModel(), self.layout.pp, self.layout.microbatches - 1
         caps = self.caps.tolist()
         layers = [model.new_int_var(1, cap, f"layers {s}") for s, cap in enumerate(caps)]
         model.add(sum(layers) == self.layers)
         each = _quanta(self.terms.layer_s * scale)
         beside = _quanta(self.always_s * scale)
         times = {e * n + b for e, b, cap in zip(each, beside, caps, strict=True) for n in _to(cap)}
-        slowest = model.new_int_var_from_domain(Domain.from_values(sorted(times)), "slowest")
+        slowest = model.new_int_var_from_domain(
+            cp_model.Domain.from_values(sorted(times)), "slowest"
+        )
         for one, e, b in zip(layers, each, beside, strict=True):
             model.add(slowest >= e * one + b)
         most_once = max(float(table.max()) for table in self.once) * scale

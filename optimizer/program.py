@@ -56,9 +56,9 @@ class Program:
 
 def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program:
     """The model of ``space``; with ``floors`` it is proved sooner."""
-    from ortools.sat.python.cp_model import CpModel
+    from layoutopt.optimizer.cp_sat import cp_model
 
-    model = CpModel()
+    model = cp_model.CpModel()
     degrees = Degrees(model, space.values)
     if space.keeps("use_every_gpu"):
         rules.use_every_gpu(degrees, space)
@@ -104,14 +104,14 @@ def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program
 
 def hold_to_floors(degrees: Degrees, floors: Floors, group: objective.Group, step: IntVar) -> None:
     """The step is no faster than its shape's floor, and a shape keeps to what fits with it."""
-    from ortools.sat.python.cp_model import LinearExpr
+    from layoutopt.optimizer.cp_sat import cp_model
 
     shape = degrees.rows("shape", floors.shape.axes, floors.shape.rows.tolist())
     literals = [*shape.literals, *group.layer.literals, *group.shard.literals]
     above = np.concatenate([floors.shape.columns["step"], floors.layer_above, floors.shard_above])
-    degrees.model.add(step >= LinearExpr.weighted_sum(literals, above.tolist()))
+    degrees.model.add(step >= cp_model.LinearExpr.weighted_sum(literals, above.tolist()))
     tight = floors.shape.columns["tight"]
-    degrees.model.add(step >= LinearExpr.weighted_sum(shape.literals, tight.tolist()))
+    degrees.model.add(step >= cp_model.LinearExpr.weighted_sum(shape.literals, tight.tolist()))
     # Best first: shapes by their floors, then what is left to choose.
     order = np.argsort(tight, kind="stable").tolist()
     rest = [degrees[axis].values() for axis in ("sharding", "mode", "vpp")]

@@ -31,7 +31,7 @@ class Solved:
 
 def solve(model: CpModel, degrees: Degrees, budget: Budget, seconds: float) -> Solved:
     """Minimises the model's objective within ``seconds``."""
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     solver, status = run(model, budget, seconds)
     if status == cp_model.INFEASIBLE:
@@ -51,7 +51,7 @@ def run(
 
     Raises InternalError where CP-SAT calls the model invalid: never an answer.
     """
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     message = model.validate()
     if message:
@@ -71,7 +71,7 @@ def _rounded_up(bound: float) -> int:
 
 
 def _solver(budget: Budget, seconds: float) -> CpSolver:
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     solver = cp_model.CpSolver()
     parameters = solver.parameters

@@ -231,7 +231,7 @@ def _even_rows(problem: Stagewise, cutoff_s: float) -> tuple[Row, ...] | None:
 
 def _best(problem: Stagewise, cutoff_s: float, budget: Budget, seconds: float) -> Chosen:
     """The best rows where no stage is late."""
-    from ortools.sat.python import cp_model
+    from layoutopt.optimizer.cp_sat import cp_model
 
     model = cp_model.CpModel()
     inner = _Inner(model, problem, cutoff_s / PARTS)
@@ -285,7 +285,7 @@ class _Inner:
 
     def minimize(self, layers: int) -> None:
         """All layers stand somewhere, and the objective is within the cut-off."""
-        from ortools.sat.python import cp_model
+        from layoutopt.optimizer.cp_sat import cp_model
 
         model = self.model
         model.add(sum(number * count for count, number in self._layers) == layers)

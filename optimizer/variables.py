@@ -56,13 +56,13 @@ class Rows:
         return self._bounded(values, name, least=False)
 
     def _bounded(self, values: Ints, name: str, *, least: bool) -> LinearExpr | int:
-        from ortools.sat.python.cp_model import LinearExpr
+        from layoutopt.optimizer.cp_sat import cp_model
 
         low, high = int(values.min()), int(values.max())
         if low == high:
             return low
         bound = (self._degrees.cost if least else self._degrees.window)(low, high, name)
-        entry = LinearExpr.weighted_sum(self.literals, values.tolist())
+        entry = cp_model.LinearExpr.weighted_sum(self.literals, values.tolist())
         self._model.add(bound >= entry if least else bound <= entry)
         return bound
 
@@ -108,7 +108,7 @@ class Degrees:
     def decide(self, literals: Sequence[IntVar]) -> None:
         """Chooses ``literals`` in their order; then every cost is at its bound, so that nothing
         is left to search. Left to itself the solver halves the ranges of costs, without end."""
-        from ortools.sat.python import cp_model
+        from layoutopt.optimizer.cp_sat import cp_model
 
         add = self.model.add_decision_strategy
         add(literals, cp_model.CHOOSE_FIRST, cp_model.SELECT_MAX_VALUE)
