@@ -24,7 +24,7 @@ from tests.conftest import FULL
 from tests.optimizer.drawn import drawn
 
 EXAMPLES = 220 if FULL else 40
-SEARCHED = 220 if FULL else 12
+SEARCHED = 220 if FULL else 40
 RANDOM = drawn(EXAMPLES)
 
 

@@ -21,7 +21,7 @@ from tests.builders import small_cluster, small_model, small_question, with_memo
 from tests.conftest import FULL
 from tests.optimizer.drawn import drawn
 
-EXAMPLES = 240 if FULL else 12
+EXAMPLES = 240 if FULL else 40
 MOST = 250
 RESOLUTION = 1e-6
 
