@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import sharding
+from layoutopt.costmodel import gradient_sync
 from layoutopt.costmodel.axes import ZERO_BUBBLE, ZERO_BUBBLE_2P, Array, Axes, Flags, Ints, take
+from layoutopt.costmodel.gradient_sync import Replicas
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import overlap_window
 from layoutopt.costmodel.stage_work import (
@@ -25,14 +26,12 @@ from layoutopt.costmodel.stages import Stages, even_split, recompute_alike
 
 @dataclass(frozen=True)
 class Once:
-    """What the first stage does once a step, seconds: traffic on the wire, and the rest."""
+    """Traffic of a stage once a step, seconds on the wire."""
 
     reduce: Array
     gather: Array
-    tied: Array
-    optimizer: Array
     layers_share: Array
-    """Of reduction and gather: the layers; the rest is embedding and loss head."""
+    """Of both: the layers; the rest is embedding and loss head."""
 
     def blocked(self, job: Job) -> Array:
         """Traffic that no window, however long, hides."""
@@ -41,30 +40,61 @@ class Once:
         return reduce + (1 - software.overlap_param_gather) * self.gather
 
 
+def replicas(job: Job, axes: Axes) -> Replicas:
+    """Who takes part in that traffic, whatever a stage holds."""
+    return gradient_sync.replicas_of(
+        job,
+        axes.tp,
+        axes.pp,
+        shard=axes.shard_degree,
+        group=axes.group,
+        ep=axes.ep,
+        etp=axes.etp,
+        cp=axes.cp,
+    )
+
+
 def first_stage_once(
-    job: Job, axes: Axes, layers: Ints, first: Flags | bool = True, last: Flags | bool = False
+    job: Job,
+    axes: Axes,
+    layers: Ints,
+    first: Flags | bool = True,
+    last: Flags | bool = False,
+    among: Replicas | None = None,
 ) -> Once:
     """A stage's share of what comes once a step, with ``layers`` layers on it: the first stage's,
-    or what is ``first`` and ``last`` of the pipeline."""
-    where = (job, axes.tp, axes.pp, axes.zero_stage, layers)
-    shard, ep, etp, head = axes.shard_degree, axes.ep, axes.etp, axes.v_shape | last
-    sync = sharding.sync_seconds(
-        *where, shard=shard, group=axes.group, ep=ep, etp=etp, first=first, head=head, cp=axes.cp
+    or what is ``first`` and ``last`` of the pipeline. ``among``: `replicas`, where known."""
+    among = among or replicas(job, axes)
+    held = gradient_sync.held_by(
+        job,
+        axes.tp,
+        axes.pp,
+        layers,
+        ep=axes.ep,
+        etp=axes.etp,
+        first=first,
+        head=axes.v_shape | last,
     )
-    return Once(
-        sync.reduce,
-        sync.gather,
-        sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp),
-        sharding.optimizer_seconds(
-            *where,
-            shard=shard,
-            ep=ep,
-            etp=etp,
-            first=first,
-            head=head,
-            offload=axes.offload_optimizer,
-        ),
-        sharding.layers_share(*where, shard=shard, ep=ep, etp=etp, first=first, head=head),
+    sync = gradient_sync.sync_of(job, among, axes.zero_stage, held)
+    share = gradient_sync.layers_share(among, axes.zero_stage, held)
+    return Once(sync.reduce, sync.gather, share)
+
+
+def optimizer_seconds(job: Job, axes: Axes, layers: Ints, *, first: bool = True) -> Array:
+    """The optimizer step of a stage with ``layers`` layers on it: the first one, or one between
+    first and last."""
+    return gradient_sync.optimizer_seconds(
+        job,
+        axes.tp,
+        axes.pp,
+        axes.zero_stage,
+        layers,
+        shard=axes.shard_degree,
+        ep=axes.ep,
+        etp=axes.etp,
+        first=first,
+        head=axes.v_shape,
+        offload=axes.offload_optimizer,
     )
 
 
@@ -76,7 +106,7 @@ def once_a_step(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Arr
     chunks what is last, the first chunk's own share of it, hides behind that chunk's pass alone.
     """
     seconds, optimizer = held_once(job, axes, stages, mixed)
-    return seconds + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp), optimizer
+    return seconds + gradient_sync.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp), optimizer
 
 
 def held_once(job: Job, axes: Axes, stages: Stages, mixed: Mixed) -> tuple[Array, Array]:
@@ -169,7 +199,13 @@ def _first_stage(mixed: Mixed, one_pass: Callable[[LayerKind], Array]) -> Array:
 
 
 def least_left(
-    job: Job, axes: Axes, layers: Ints, passes: tuple[Array, Array], *, first: bool
+    job: Job,
+    axes: Axes,
+    layers: Ints,
+    passes: tuple[Array, Array],
+    among: Replicas,
+    *,
+    first: bool,
 ) -> Array:
     """What a stage of ``layers`` layers or more has left of its traffic, at least. ``passes``: the
     longest forward pass that a layer may have, and the longest that ends with its gradients;
@@ -177,17 +213,17 @@ def least_left(
     forward, gradient = passes
     software = job.software
 
-    def left(held: Ints) -> Array:
-        once = first_stage_once(job, axes, held, first)
+    def left(held: Ints, once: Once) -> Array:
         seconds = _left(axes, held * gradient, once, once.reduce, software.overlap_grad_reduce)
         return seconds + _left(
             axes, held * forward, once, once.gather, software.overlap_param_gather
         )
 
-    told, more = left(layers), left(layers + 1)
+    once = first_stage_once(job, axes, layers, first, among=among)
+    told = left(layers, once)
+    more = left(layers + 1, first_stage_once(job, axes, layers + 1, first, among=among))
     # Convex in the number of layers: where it falls, what no window hides is all that is sure.
-    blocked = first_stage_once(job, axes, layers, first).blocked(job)
-    least: Array = np.where(more >= told, told, blocked)
+    least: Array = np.where(more >= told, told, once.blocked(job))
     return least
 
 
@@ -196,7 +232,7 @@ def longest_optimizer(job: Job, axes: Axes, stages: Stages) -> Array:
     the norm of the gradients is taken over the model."""
 
     offload: Flags = np.asarray(axes.offload_optimizer)
-    seconds = sharding.optimizer_seconds(
+    seconds = gradient_sync.optimizer_seconds(
         job,
         axes.tp[..., None],
         axes.pp[..., None],

@@ -1,4 +1,4 @@
-"""Data parallelism and what it shards: parameters a GPU holds, their traffic, the optimizer step.
+"""Data parallelism and what it shards: parameters a GPU holds, and traffic of every microbatch.
 
 Terms like those of `terms.py`: seconds per GPU, each a function of the axes that it depends on.
 With G GPUs, dp * cp = G / (tp * pp), so whatever depends on the data-parallel group depends on
@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import adapters, collectives, compute, placement
+from layoutopt.costmodel import adapters, collectives, placement
 from layoutopt.costmodel.axes import Array, Flags, Ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.machine import machine
 from layoutopt.costmodel.model import Model
-from layoutopt.costmodel.offload import adam_seconds
 from layoutopt.costmodel.shares import attention_share
 
 
@@ -67,7 +65,7 @@ def prediction_parameters(
     return blocks * dense, blocks * experts / (np.asarray(ep) * np.asarray(etp))
 
 
-def _with_prediction(job: Job, layers: Ints, head: Flags) -> Ints:
+def with_prediction(job: Job, layers: Ints, head: Flags) -> Ints:
     """Layers of a stage and, where the loss head stands, of its prediction blocks."""
     blocks = job.model.mtp_layers
     return layers + np.where(head, blocks, 0) if blocks else layers
@@ -182,173 +180,3 @@ def expert_shard(
     groups = np.maximum(1, job.gpus // (np.asarray(tp) * pp) // shard)
     size: Ints = np.maximum(1, replicas // groups)
     return size
-
-
-@dataclass(frozen=True)
-class Sync:
-    """Data-parallel traffic once a step, seconds on the wire."""
-
-    reduce: Array
-    gather: Array
-
-
-def sync_seconds(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    *,
-    shard: Ints | None = None,
-    group: Ints | None = None,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-    first: Flags | bool = True,
-    head: Flags | bool = False,
-    cp: Ints | int = 1,
-) -> Sync:
-    """Gradient reduction and weight gather of the first stage, once a step.
-
-    Axes (tp, pp, zero_stage), and cp with the pipeline inside. ZeRO-0 all-reduces; ZeRO-1 scatters
-    gradients and gathers weights; ZeRO-2/3 did both per microbatch: only the ends (embedding, head)
-    are left here (A15). Where the shard group is a part of the replicas (HSDP) its shards are then
-    summed across the parts. Expert weights reduce over their own group. ``head``: the first stage
-    holds the loss head too, as it does alone; ``first``: it holds the embedding, as the first one
-    of all does and the first one of another pool does not.
-    """
-    software = job.software
-    z, pp = np.asarray(zero_stage), np.asarray(pp)
-    size = job.gpus // (np.asarray(tp) * pp) if group is None else group
-    ranks = placement.replicas(job, size, tp, pp, cp)
-    sharded = ranks if shard is None else placement.replicas(job, shard, tp, pp, cp)
-    stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
-    ends, no = (np.asarray(first), (pp == 1) | head), np.asarray(False)
-    dense = trained_parameters(job, tp, stage_layers, *ends)
-    layers = trained_parameters(job, tp, stage_layers, no, no)
-    once = np.where(z >= 2, dense - layers, dense)
-    pieces = collectives.buckets(once, sharded)
-    reduce = collectives.reduce_scatter(sharded, software.gradient_bytes * once, pieces)
-    all_reduce = collectives.all_reduce(ranks, software.gradient_bytes * once)
-    gathered = once
-    if job.training.lora:
-        # ZeRO-3 shards the frozen ends as well: gathered, never reduced.
-        gathered = np.where(z == 3, stage_parameters(job, tp, 0.0, *ends), once)
-        pieces = collectives.buckets(gathered, sharded)
-    gather = collectives.all_gather(sharded, 2.0 * gathered, pieces)
-    gather = gather + software.owner_s * np.where(sharded.size > 1, sharded.size, 0)
-    if shard is not None:
-        replicas = placement.shard_groups(job, size // shard, shard, tp, pp)
-        across = collectives.all_reduce(replicas, software.gradient_bytes * dense / shard)
-        reduce = reduce + across
-    total_reduce, total_gather = np.where(z == 0, all_reduce, reduce), np.where(z == 0, 0.0, gather)
-    if job.model.moe is not None:
-        experts = _expert_sync(job, tp, pp, z, stage_layers, shard, ep, etp)
-        total_reduce, total_gather = total_reduce + experts.reduce, total_gather + experts.gather
-    return Sync(total_reduce, total_gather)
-
-
-def layers_share(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    *,
-    shard: Ints,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-    first: Flags | bool = True,
-    head: Flags | bool = False,
-) -> Array:
-    """Of what `sync_seconds` moves the share of the layers, by their parameters.
-
-    None of it under ZeRO-2/3, whose layers move in every microbatch; but where shards are then
-    summed across groups (HSDP) that takes the layers too.
-    """
-    pp, none = np.asarray(pp), np.asarray(False)
-    last = (pp == 1) | np.asarray(head)
-    stage_layers = _with_prediction(job, stage_layers, last)
-    held = trained_parameters(job, tp, stage_layers, np.asarray(first), last)
-    layers = trained_parameters(job, tp, stage_layers, none, none)
-    if job.model.moe is not None:
-        experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
-        held, layers = held + experts, layers + experts
-    whole = np.asarray(shard) >= job.gpus // (np.asarray(tp) * pp)
-    return np.where((np.asarray(zero_stage) >= 2) & whole, 0.0, layers / np.maximum(held, 1.0))
-
-
-def _expert_sync(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    shard: Ints | None,
-    ep: Ints | int,
-    etp: Ints | int,
-) -> Sync:
-    """The same for routed experts, over the ranks that hold them: all of them under ZeRO-0, their
-    shard group else, whose shards are then summed across groups."""
-    each = job.software.gradient_bytes
-    experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
-    everyone = placement.expert_copies(job, pp, ep, etp)
-    size = expert_shard(job, tp, pp, ep, etp, shard)
-    replicas = placement.expert_replicas(job, pp, ep, etp, everyone)
-    sharded = placement.expert_replicas(job, pp, ep, etp, size)
-    reduce = np.select(
-        [zero_stage == 0, zero_stage == 1],
-        [
-            2 * collectives.reduce_scatter(replicas, each * experts),
-            collectives.reduce_scatter(sharded, each * experts),
-        ],
-        0.0,
-    )
-    gather = np.where(zero_stage == 1, collectives.all_gather(sharded, 2.0 * experts), 0.0)
-    if shard is None:
-        return Sync(reduce, gather)
-    groups = placement.expert_replicas(job, pp, ep, etp, everyone // size, apart=size)
-    across = collectives.all_reduce(groups, each * experts / size)
-    return Sync(reduce + np.where(zero_stage == 0, 0.0, across), gather)
-
-
-def tied_embedding_seconds(job: Job, tp: Ints, pp: Ints, cp: Ints | int = 1) -> Array:
-    """Sum of the shared table's gradient between first and last stage: axes (tp, pp). A frozen
-    table has none."""
-    if not job.model.tied_embeddings or job.training.lora:
-        return np.zeros(np.broadcast(tp, pp).shape)
-    link = placement.boundary(job, tp, np.asarray(cp), pp)
-    size = job.software.gradient_bytes * job.model.vocab * job.model.hidden / np.asarray(tp)
-    return np.where(np.asarray(pp) > 1, collectives.all_reduce(link, size), 0.0)
-
-
-def optimizer_seconds(
-    job: Job,
-    tp: Ints,
-    pp: Ints,
-    zero_stage: Ints,
-    stage_layers: Ints,
-    *,
-    shard: Ints | None = None,
-    ep: Ints | int = 1,
-    etp: Ints | int = 1,
-    first: Flags | bool = True,
-    head: Flags | bool = False,
-    offload: Flags | bool = False,
-) -> Array:
-    """Optimizer step of the first stage: axes (tp, pp, zero_stage).
-
-    ``first`` and ``head`` as in sync_seconds; ``offload``: in host memory.
-    """
-    z, pp = np.asarray(zero_stage), np.asarray(pp)
-    size = job.gpus // (np.asarray(tp) * pp) if shard is None else shard
-    stage_layers = _with_prediction(job, stage_layers, (pp == 1) | head)
-    dense = trained_parameters(job, tp, stage_layers, np.asarray(first), (pp == 1) | head)
-    held = dense / np.where(z >= 1, size, 1)
-    if job.model.moe is not None:
-        experts = trained_experts(job, stage_layers, np.asarray(ep), etp)
-        held = held + experts / np.where(z >= 1, expert_shard(job, tp, pp, ep, etp, shard), 1)
-    here = compute.optimizer_seconds(job, machine(job), held)
-    if not np.any(offload):
-        return here
-    fixed = machine(job).reach.optimizer_s
-    return np.where(offload, adam_seconds(job, held) + fixed, here)

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from layoutopt.costmodel import once, sharding
+from layoutopt.costmodel import gradient_sync, once
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
+from layoutopt.costmodel.gradient_sync import Replicas
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.once import first_stage_once
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.outer import SLACK, Group
 from layoutopt.optimizer.program import Save
@@ -120,24 +120,25 @@ def _least_once_s(job: Job, group: Group, first: Ints) -> Array:
     """What comes once a step at least, with ``first`` layers or more on the first stage: traffic
     that no pass hides, of the first stage or of a later one, and the longest optimizer step."""
     axes = group.axes
-    traffic = once.least_left(job, axes, first, group.hiding_s, first=True)
+    replicas = once.replicas(job, axes)
+    traffic = once.least_left(job, axes, first, group.hiding_s, replicas, first=True)
     if np.any(once.waits_for_later(axes) & (axes.pp > 1)):
-        traffic = np.maximum(traffic, _least_late_s(job, group))
+        traffic = np.maximum(traffic, _least_late_s(job, group, replicas))
     # Some stage holds as many layers as an even split gives the longest.
-    longest = first_stage_once(job, axes, -(-job.model.layers // axes.pp), False).optimizer
-    optimizer = np.maximum(first_stage_once(job, axes, first).optimizer, longest)
+    longest = once.optimizer_seconds(job, axes, -(-job.model.layers // axes.pp), first=False)
+    optimizer = np.maximum(once.optimizer_seconds(job, axes, first), longest)
     least: Array = (
-        traffic + sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp) + optimizer
+        traffic + gradient_sync.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp) + optimizer
     )
     return least
 
 
-def _least_late_s(job: Job, group: Group) -> Array:
+def _least_late_s(job: Job, group: Group, replicas: Replicas) -> Array:
     """What a later stage has left at least, because some stage holds as many layers as an even
     split gives each, and those before the first such stage hold fewer."""
     axes, pp = group.axes, group.axes.pp
     each = job.model.layers // pp
     before = (pp - 1) * each * (group.layer_s + group.again_s) + group.embedding_s
-    left = once.least_left(job, axes, each, group.hiding_s, first=False)
+    left = once.least_left(job, axes, each, group.hiding_s, replicas, first=False)
     late: Array = np.where(once.waits_for_later(axes), left - once.head_start(axes) * before, 0.0)
     return late

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import memory, once, sharding
+from layoutopt.costmodel import gradient_sync, memory, once
 from layoutopt.costmodel.axes import Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
@@ -124,7 +124,7 @@ def _columns(
     rows = Stages(stages.index.T, stages.layers.T, stages.first.T, stages.last.T, told)
     left, tail = once.left_alone(job, axes, rows), once.longest_optimizer(job, axes, rows)
     tail = np.broadcast_to(tail, layers.shape)
-    tied = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
+    tied = gradient_sync.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     cost = cost + np.where(stage == 0, left + tied, 0.0)
     forward = layers * group.forward_s[place]
     return tuple(values.tolist() for values in (seconds, cost, forward, recompute, tail, left))

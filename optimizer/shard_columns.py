@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import memory, sharding
+from layoutopt.costmodel import gradient_sync, memory, sharding
 from layoutopt.costmodel.axes import Array, Flags, Ints
 from layoutopt.costmodel.stages import even_classes
 from layoutopt.optimizer import choices
@@ -51,11 +51,13 @@ def shard_seconds(space: Space, rows: Ints) -> dict[str, Array]:
     classes = even_classes(job.model.layers, read.pp)
     layers = classes.layers[..., 0]
     tp, pp, z, shard, ep, etp = read.tp, read.pp, read.zero_stage, read.shard, read.ep, read.etp
-    sync = sharding.sync_seconds(job, tp, pp, z, layers, shard=shard, ep=ep, etp=etp)
+    replicas = gradient_sync.replicas_of(job, tp, pp, shard=shard, ep=ep, etp=etp)
+    held = gradient_sync.held_by(job, tp, pp, layers, ep=ep, etp=etp)
+    sync = gradient_sync.sync_of(job, replicas, z, held)
     wire = sharding.gather_seconds(
         job, tp, pp, z, shard=shard, reshard=read.reshard, ep=ep, etp=etp
     )
-    optimizer = sharding.optimizer_seconds(
+    optimizer = gradient_sync.optimizer_seconds(
         job,
         tp[:, None],
         pp[:, None],
@@ -69,7 +71,7 @@ def shard_seconds(space: Space, rows: Ints) -> dict[str, Array]:
         offload=read.offload[:, None],
     )
     longest = np.max(optimizer, axis=-1)
-    share = sharding.layers_share(job, tp, pp, z, layers, shard=shard, ep=ep, etp=etp)
+    share = gradient_sync.layers_share(replicas, z, held)
     return {
         "reduce": sync.reduce,
         "reduce_layers": share * sync.reduce,
@@ -77,7 +79,7 @@ def shard_seconds(space: Space, rows: Ints) -> dict[str, Array]:
         "gather": sync.gather,
         "gather_layers": share * sync.gather,
         "gather_least": (1 - software.overlap_param_gather) * sync.gather,
-        "once": longest + sharding.tied_embedding_seconds(job, tp, pp),
+        "once": longest + gradient_sync.tied_embedding_seconds(job, tp, pp),
         "forward_wire": wire.forward,
         "forward_wire_least": (1 - software.overlap_fsdp) * wire.forward,
         "backward_wire": wire.backward,

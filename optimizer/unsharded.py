@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from layoutopt.costmodel import memory, once, sharding
+from layoutopt.costmodel import gradient_sync, memory, once
 from layoutopt.costmodel.axes import SCHEDULES, Array, Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.stages import Stages
@@ -95,10 +95,12 @@ def _legal(space: Space, columns: dict[str, Ints]) -> Flags:
 def _once_s(job: Job, axes: Axes) -> Array:
     """Traffic of a first stage of one layer that no window hides, and the optimizer step of the
     longest stage."""
-    one = once.first_stage_once(job, axes, np.ones_like(axes.tp))
-    longest = once.first_stage_once(job, axes, -(-job.model.layers // axes.pp), False).optimizer
-    tied = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
-    seconds: Array = one.blocked(job) + tied + np.maximum(one.optimizer, longest)
+    ones = np.ones_like(axes.tp)
+    one = once.first_stage_once(job, axes, ones)
+    least = once.optimizer_seconds(job, axes, ones)
+    longest = once.optimizer_seconds(job, axes, -(-job.model.layers // axes.pp), first=False)
+    tied = gradient_sync.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
+    seconds: Array = one.blocked(job) + tied + np.maximum(least, longest)
     return seconds
 
 

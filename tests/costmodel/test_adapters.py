@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from layoutopt.costmodel import adapters, compute, memory, sharding, terms
+from layoutopt.costmodel import adapters, compute, gradient_sync, memory, sharding, terms
 from layoutopt.costmodel.activations import activation_kib
 from layoutopt.costmodel.axes import FULL, NONE
 from layoutopt.costmodel.checkpoint import checkpoint_bytes, restart_time_s
@@ -224,14 +224,14 @@ def test_model_flops_without_weight_gradients() -> None:
 def test_gradients_of_adapters_alone_are_summed() -> None:
     """ZeRO-1: 4 bytes of 10,752 adapter parameters scattered over 64 ranks, 2 gathered."""
     asked = tuned(targets="q_proj,v_proj")
-    found = sharding.sync_seconds(asked, one(1), one(1), one(1), one(12))
-    whole = sharding.sync_seconds(job(), one(1), one(1), one(1), one(12))
+    found = gradient_sync.sync_seconds(asked, one(1), one(1), one(1), one(12))
+    whole = gradient_sync.sync_seconds(job(), one(1), one(1), one(1), one(12))
     trained, everything = 12 * 4 * (128 + 96), count(SMALL).total
     # 63 hops, each of the same latency: what is left follows the bytes.
     byte = (whole.reduce - found.reduce)[0] / (4 * (everything - trained))
     assert (whole.gather - found.gather)[0] == pytest.approx(2 * (everything - trained) * byte)
-    step = sharding.optimizer_seconds(asked, one(1), one(1), one(0), one(12))
-    all_of_it = sharding.optimizer_seconds(job(), one(1), one(1), one(0), one(12))
+    step = gradient_sync.optimizer_seconds(asked, one(1), one(1), one(0), one(12))
+    all_of_it = gradient_sync.optimizer_seconds(job(), one(1), one(1), one(0), one(12))
     assert step[0] / all_of_it[0] == pytest.approx(trained / everything)
 
 

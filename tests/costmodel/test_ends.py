@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from layoutopt.costmodel import sharding, terms
+from layoutopt.costmodel import gradient_sync, terms
 from layoutopt.costmodel.axes import axes_of
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.stage_work import Ends, end_seconds
@@ -91,11 +91,11 @@ def test_an_only_stage_reduces_and_steps_the_blocks_too() -> None:
     """As much as two layers more; a first stage of several knows nothing of them."""
     asked, plain = job(PREDICTING), job()
     for pp, more in ((1, 2), (2, 0)):
-        here = sharding.optimizer_seconds(asked, one(1), one(pp), one(0), one(6))
-        there = sharding.optimizer_seconds(plain, one(1), one(pp), one(0), one(6 + more))
+        here = gradient_sync.optimizer_seconds(asked, one(1), one(pp), one(0), one(6))
+        there = gradient_sync.optimizer_seconds(plain, one(1), one(pp), one(0), one(6 + more))
         assert here[0] == pytest.approx(there[0])
-        sent = sharding.sync_seconds(asked, one(1), one(pp), one(1), one(6)).reduce
-        same = sharding.sync_seconds(plain, one(1), one(pp), one(1), one(6 + more)).reduce
+        sent = gradient_sync.sync_seconds(asked, one(1), one(pp), one(1), one(6)).reduce
+        same = gradient_sync.sync_seconds(plain, one(1), one(pp), one(1), one(6 + more)).reduce
         assert sent[0] == pytest.approx(same[0])
 
 

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from layoutopt.costmodel.axes import axes_of
+from layoutopt.costmodel.gradient_sync import sync_seconds
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.once import head_start, held_once
-from layoutopt.costmodel.sharding import sync_seconds
 from layoutopt.costmodel.stage_work import end_seconds, layer_kind, mixed_layers
 from layoutopt.costmodel.stages import Stages, stages_of
 from tests.costmodel.cases import job, one, soft

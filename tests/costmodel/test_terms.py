@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from layoutopt.costmodel import compute, sharding, terms
+from layoutopt.costmodel import compute, gradient_sync, sharding, terms
 from layoutopt.costmodel.axes import FULL, NONE, SELECTIVE, Flags, ints
 from layoutopt.costmodel.counts import count
 from layoutopt.costmodel.job import Job
@@ -297,7 +297,7 @@ def sync(
     asked: Job, stage: int, *, pp: int = 1, layers: int = 12, ep: int = 1, shard: int | None = None
 ) -> list[float]:
     """Reduce and gather seconds of the first stage on tp 8."""
-    got = sharding.sync_seconds(
+    got = gradient_sync.sync_seconds(
         asked,
         one(8),
         one(pp),
@@ -356,10 +356,10 @@ def test_experts_are_summed_over_their_own_replicas() -> None:
 def test_a_shared_table_is_summed_between_the_end_stages() -> None:
     """TABLE / 8 gradients of 4 bytes pass once: 20 us of latency, 32,768 bytes at 10 GB/s."""
     tied = job(SMALL.model_copy(update={"tied_embeddings": True}))
-    got = sharding.tied_embedding_seconds(tied, one(8), one(2))
+    got = gradient_sync.tied_embedding_seconds(tied, one(8), one(2))
     assert got[0] == pytest.approx(20e-6 + 4 * TABLE / 8 / 10e9)
-    assert sharding.tied_embedding_seconds(tied, one(8), one(1))[0] == 0
-    assert sharding.tied_embedding_seconds(job(), one(8), one(2))[0] == 0
+    assert gradient_sync.tied_embedding_seconds(tied, one(8), one(1))[0] == 0
+    assert gradient_sync.tied_embedding_seconds(job(), one(8), one(2))[0] == 0
 
 
 def test_owners_of_whole_tensors_broadcast_them_in_turn() -> None:
@@ -383,7 +383,7 @@ def test_the_optimizer_steps_what_a_rank_holds() -> None:
     """34 bytes a parameter at 1 TB/s; a shard of 8 from ZeRO-1 up."""
     held = 12 * (LAYER / 8 + COPIES + 128) + 2 * TABLE / 8 + 64
     for stage, share in ((0, 1), (1, 8), (2, 8), (3, 8)):
-        got = sharding.optimizer_seconds(job(), one(8), one(1), one(stage), one(12))
+        got = gradient_sync.optimizer_seconds(job(), one(8), one(1), one(stage), one(12))
         assert got[0] == pytest.approx(34 * held / share / 1e12)
 
 

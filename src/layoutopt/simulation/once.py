@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from layoutopt.costmodel import sharding
+from layoutopt.costmodel import gradient_sync
 from layoutopt.costmodel.axes import Axes, axes_of, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
@@ -66,7 +66,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
     priced = {**mine, "embedding": first["embedding"], "head": first["head"]}
     whole = bool(axes.shard_degree[0] == axes.group[0])
     ends_only = int(axes.zero_stage[0]) >= 2 and whole
-    sync = sharding.sync_seconds(
+    sync = gradient_sync.sync_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -78,7 +78,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
         etp=axes.etp,
         cp=axes.cp,
     )
-    optimizer = sharding.optimizer_seconds(
+    optimizer = gradient_sync.optimizer_seconds(
         job,
         axes.tp,
         axes.pp,
@@ -103,7 +103,7 @@ def _stage(job: Job, axes: Axes, chunks: list[Chunk], first: dict[str, float]) -
 def tied_s(job: Job, layout: Layout) -> float:
     """The sum of a shared table's gradient between the two stages that hold it."""
     axes = axes_of([layout])
-    seconds = sharding.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
+    seconds = gradient_sync.tied_embedding_seconds(job, axes.tp, axes.pp, axes.cp)
     return 0.0 if is_v(layout) else _one(seconds)
 
 
