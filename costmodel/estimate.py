@@ -36,12 +36,7 @@ def estimate(job: Job, layout: Layout) -> Estimate:
     The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
     and no formula reads yet is named in ``warnings`` (A18).
     """
-    if layout.pools_per_stage:
-        job, step_time = mixed.whole_job(job, layout), _mixed_step_time(job, layout)
-    else:
-        job = ordered(job, layout.axis_order)
-        axes, stages = _one(job, layout)
-        step_time = _step_time(job, axes, stages)
+    job, step_time = _stepped(job, layout)
     size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)
     checkpoint, run = run_plan(job, step_time.time_s, float(write_s[0]), float(stall_s[0]), size)
     return Estimate(
@@ -53,6 +48,20 @@ def estimate(job: Job, layout: Layout) -> Estimate:
         warnings=warnings_for(job, layout),
         assumptions=cited_for(job, layout),
     )
+
+
+def step_of(job: Job, layout: Layout) -> StepTime:
+    """The step of `estimate` alone."""
+    return _stepped(job, layout)[1]
+
+
+def _stepped(job: Job, layout: Layout) -> tuple[Job, StepTime]:
+    """The step, and the job with its ranks in the layout's order, all its pools together."""
+    if layout.pools_per_stage:
+        return mixed.whole_job(job, layout), _mixed_step_time(job, layout)
+    job = ordered(job, layout.axis_order)
+    axes, stages = _one(job, layout)
+    return job, _step_time(job, axes, stages)
 
 
 def _one(job: Job, layout: Layout) -> tuple[Axes, Stages]:

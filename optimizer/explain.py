@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from layoutopt.costmodel.defaults import default_layout_values
-from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.estimate import estimate, memory_of, step_of
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout, Recompute, Schedule
 from layoutopt.costmodel.results import Estimate
@@ -66,8 +66,8 @@ def _machine(job: Job, plan: Estimate) -> str:
     """What a tenth more of each part of the machine is worth on this layout."""
     shorter = {}
     for name, cluster in _better(job.cluster):
-        other = estimate(replace(job, cluster=cluster), plan.layout)
-        shorter[name] = 1 - other.step.time_s / plan.step.time_s
+        step = step_of(replace(job, cluster=cluster), plan.layout)
+        shorter[name] = 1 - step.time_s / plan.step.time_s
     order = sorted(shorter, key=lambda name: (-shorter[name], name))
     shares = ", ".join(f"{name} {max(shorter[name], 0.0):.1%}" for name in order)
     return f"Binds: {order[0]}. A step would be shorter with {MORE:.0%} more of it: {shares}."
@@ -186,18 +186,18 @@ def _changes(question: Question, plan: Estimate) -> Iterator[str]:
     for change in _neighbours(job, plan.layout):
         if not broken_rules(job, change.layout):
             note = " (your --fix or --limit)" if change.axis in asked else ""
-            found.append(f"{change.words}{note}, {_cost(estimate(job, change.layout), plan)}")
+            found.append(f"{change.words}{note}, {_cost(job, change.layout, plan)}")
     if found:
         yield f"One change at a time: {'; '.join(found)}."
 
 
-def _cost(other: Estimate, plan: Estimate) -> str:
-    gap = other.step.time_s - plan.step.time_s
+def _cost(job: Job, layout: Layout, plan: Estimate) -> str:
+    gap = step_of(job, layout).time_s - plan.step.time_s
     share = abs(gap) / plan.step.time_s
     words = "the step is as long"
     if share > 5e-5:
         words = f"{share:.1%} {'longer' if gap > 0 else 'shorter'} ({format_seconds(abs(gap))})"
-    memory = other.memory
+    memory = memory_of(job, layout)
     if memory.fits:
         return words
     over = format_bytes(memory.worst.reserved - memory.usable_bytes)

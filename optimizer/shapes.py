@@ -119,12 +119,14 @@ def _messages(tables: Tables, pp: Ints, entry: dict[str, Ints]) -> Ints:
 
 def unchunked(space: Space) -> Ints:
     """Every row of SHAPE that uses all GPUs and the batch, with one chunk."""
-    by_dp: dict[int, list[tuple[int, int]]] = {}
-    for dp, micro_batch, microbatches in space.batches:
-        by_dp.setdefault(dp, []).append((micro_batch, microbatches))
-    rows = ints(
-        [(*grid, *batch) for grid in space.grids for batch in by_dp.get(grid[3], [])]
-    ).reshape(-1, 6)
+    grids, batches = ints(space.grids).reshape(-1, 4), ints(space.batches).reshape(-1, 3)
+    batches = batches[np.argsort(batches[:, 0], kind="stable")]
+    first = np.searchsorted(batches[:, 0], grids[:, 3])
+    many = np.searchsorted(batches[:, 0], grids[:, 3], side="right") - first
+    # Each grid with the batches of its dp, in their order.
+    number = np.arange(many.sum()) - np.repeat(np.cumsum(many) - many, many)
+    batch = batches[np.repeat(first, many) + number]
+    rows = np.column_stack([np.repeat(grids, many, axis=0), batch[:, 1:]])
     experts = ints(space.values["experts"])
     rows = np.repeat(rows, len(experts), axis=0)
     ones = np.ones(len(rows), dtype=np.int64)

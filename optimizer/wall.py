@@ -79,7 +79,10 @@ class Clock:
         most = wall_s / self.job.training.steps
         step = np.full(len(write), most)
         for _ in range(_STEPS):
-            step = step * wall_s / run_wall_s(self.job, step, write, stall, self.size)
+            closer = step * wall_s / run_wall_s(self.job, step, write, stall, self.size)
+            if np.array_equal(closer, step):
+                break
+            step = closer
         above, below = np.minimum(step * (1 + _ROUNDING), most), step * (1 - _ROUNDING)
         over = run_wall_s(self.job, above, write, stall, self.size) > wall_s
         fits = run_wall_s(self.job, below, write, stall, self.size) <= wall_s
