@@ -257,10 +257,12 @@ _LISTED: tuple[tuple[Assumption, Callable[[Job, Layout], bool]], ...] = (
     (
         Assumption(
             "A20",
-            "On several pools of GPUs the step ends when the first stage of the slowest pool has "
-            "reduced its gradients; what it gains by ending its backward pass early is left out.",
-            breaks="a slow pool far from the first stage, whose reduction hides behind the rest",
-            checked_by="tests/costmodel/test_mixed.py, a pipeline by hand",
+            "On several pools of GPUs a stage beside two of them is held up by the slower of its "
+            "boundaries alone, and any stage may be the last to have done its traffic, of an even "
+            "split too.",
+            breaks="a stage that sends both ways over one adapter",
+            checked_by="tests/costmodel/test_mixed.py, by hand; equal pools against one cluster in "
+            "tests/optimizer/test_equal_pools.py",
         ),
         lambda job, layout: layout.pools_per_stage is not None,
     ),

@@ -1,8 +1,8 @@
 """One layout on several pools of GPUs: each pipeline stage stands on one pool.
 
 Everything of a stage is priced as on its own pool's GPUs and links; what joins the stages is the
-pipeline (1F1B, one chunk a stage) and the link between pools. Dense models alone: an expert group
-is not priced across pools.
+pipeline (1F1B, one chunk a stage) and the link between pools, by the formulas of one pool
+(pipeline.py, once.py). Dense models alone: an expert group is not priced across pools.
 """
 
 from __future__ import annotations
@@ -14,14 +14,15 @@ from itertools import pairwise
 
 import numpy as np
 
-from layoutopt.costmodel import collectives, memory, once, stage_work
+from layoutopt.costmodel import collectives, memory, once, placement, stage_work
 from layoutopt.costmodel.axes import Array, Axes, Ints, axes_of, ints
 from layoutopt.costmodel.collectives import Group
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.machine import machine
+from layoutopt.costmodel.pipeline import Work, one_f_one_b_seconds
 from layoutopt.costmodel.results import BREAKDOWN
-from layoutopt.costmodel.stages import Stages, stages_of
+from layoutopt.costmodel.stages import Stages, given_stages, stages_of
 from layoutopt.costmodel.terms import EndTerms, message_bytes
 from layoutopt.hardware_profiles.schema import Cluster
 
@@ -84,10 +85,11 @@ def peak_flops(job: Job, layout: Layout) -> float:
 
 
 def between_pools(job: Job) -> Group:
-    """Two GPUs of different pools: the link, at the share of it that the slower side reaches."""
+    """Two GPUs of different pools: the link, at the share of it that messages of the slower side
+    reach."""
     link = job.cluster.pool_link
     machines = [machine(one) for one in pool_jobs(job).values()]
-    share = min(one.reach.scaleout for one in machines) / job.software.comm_factor
+    share = min(one.reach.scaleout for one in machines)
     rate = np.asarray((link.usable_bytes_per_s if link else np.inf) * share)
     setup = max(one.levels[0].setup_s for one in machines)
     latency = np.asarray((link.latency_s if link else 0.0) + setup)
@@ -131,9 +133,7 @@ class MixedPipeline:
     def ends_s(self) -> Array:
         """Embedding on the first stage, loss head and prediction blocks on the last; shape
         (stages,)."""
-        seconds: Array = self.ends_of(lambda end: end.total)
-        seconds[-1] += self.job.model.mtp_layers * self.layer_s[-1]
-        return seconds
+        return self.ends_of(lambda end: end.total) + self.predicting * self.layer_s
 
     def ends_of(self, part: Callable[[EndTerms], Array]) -> Array:
         """A part of the embedding on the first stage and of the head on the last."""
@@ -144,27 +144,45 @@ class MixedPipeline:
         return seconds
 
     @cached_property
-    def messages_s(self) -> Array:
-        """The slower of each stage's boundaries, both directions; shape (stages,)."""
-        stages = self.layout.pp
-        if stages == 1:
-            return np.zeros(1)
+    def forward_s(self) -> Array:
+        """The forward pass of one layer and microbatch on each stage, shape (stages,)."""
         names = self.layout.pools_per_stage or ()
-        pools = {
-            name: float(stage_work.message_seconds(pool_jobs(self.job)[name], self.axes)[0])
+        return np.array([float(self.kinds[name].terms.forward[0]) for name in names])
+
+    @cached_property
+    def predicting(self) -> Ints:
+        """Multi-token-prediction blocks on each stage, shape (stages,)."""
+        blocks = np.zeros(self.layout.pp, dtype=np.int64)
+        blocks[-1] = self.job.model.mtp_layers
+        return blocks
+
+    @cached_property
+    def edges_s(self) -> Array:
+        """There and back over each stage boundary for one microbatch, on the wire; shape
+        (stages - 1,)."""
+        names = self.layout.pools_per_stage or ()
+        a, sp = self.axes, self.axes.sequence_parallel
+        pools = pool_jobs(self.job)
+        size = message_bytes(self.job, a.tp, a.cp, a.micro_batch, sp=sp)
+        inside = {
+            name: collectives.send(placement.boundary(pools[name], a.tp, a.cp, a.pp), size)
             for name in stages_on(self.layout)
         }
-        size = message_bytes(
-            self.job,
-            self.axes.tp,
-            self.axes.cp,
-            self.axes.micro_batch,
-            sp=self.axes.sequence_parallel,
-        )
-        sent = collectives.send(between_pools(self.job), size)
-        crossing = 2 * float(sent[0]) * (1 - self.job.software.overlap_pp)
-        edges = [pools[one] if one == other else crossing for one, other in pairwise(names)]
+        across = collectives.send(between_pools(self.job), size)
+        edges = [inside[one] if one == other else across for one, other in pairwise(names)]
+        return np.array([2 * float(sent[0]) for sent in edges])
+
+    @cached_property
+    def messages_s(self) -> Array:
+        """What holds a stage up at the slower of its boundaries; shape (stages,)."""
+        edges = (1 - self.job.software.overlap_pp) * self.edges_s
         return np.maximum([0.0, *edges], [*edges, 0.0])
+
+    @cached_property
+    def late_s(self) -> float:
+        """Messages that could hide and have nothing to hide behind while the pipeline fills: one
+        over each boundary (`pipeline.late_messages`)."""
+        return self.job.software.overlap_pp * float(np.sum(self.edges_s))
 
     @cached_property
     def fixed_s(self) -> Array:
@@ -172,19 +190,45 @@ class MixedPipeline:
         return self.messages_s + self.job.software.microbatch_overhead_s
 
     @cached_property
-    def starts(self) -> tuple[int, ...]:
-        """The first stage of each pool: they end the step, and the slowest of them sets its end."""
-        names = self.layout.pools_per_stage or ()
-        return tuple(names.index(name) for name in stages_on(self.layout))
+    def alike(self) -> bool:
+        """Whether all stages stand on equal GPUs and links, as on one pool."""
+        clusters = [job.cluster for job in self.jobs]
+        kinds = [(one.gpu, one.gpus_per_node, one.levels) for one in clusters]
+        return all(kind == kinds[0] for kind in kinds)
 
-    def once_s(self, stage: int, layers: Ints) -> tuple[Array, Array]:
-        """Exposed once-a-step traffic and the optimizer of a stage with so many layers."""
+    def held_once(self, stage: int, layers: Ints) -> tuple[Array, Array]:
+        """What a stage with so many layers has left of its once-a-step traffic when its own passes
+        are done, and its optimizer step."""
         layers = ints(layers)[:, None]
         index = np.full_like(layers, stage)
         held = Stages(index, layers, index == 0, index == self.layout.pp - 1)
         job = self.jobs[stage]
-        mixed = stage_work.mixed_layers(job, self.axes, held)
-        return once.held_once(job, self.axes, held, mixed)
+        return once.left_alone(job, self.axes, held), once.longest_optimizer(job, self.axes, held)
+
+    def once_s(self, layers: Ints) -> tuple[float, float]:
+        """What the whole step waits for of them, as in `once.held_once`: the traffic of the stage
+        that has most left when the pipeline is done, and the longest optimizer step."""
+        each = [self.held_once(s, layers[s : s + 1]) for s in range(self.layout.pp)]
+        left, optimizer = (np.concatenate(values) for values in zip(*each, strict=True))
+        if self.alike and once.splits_alike(self.job, given_stages(tuple(layers.tolist()))):
+            return float(left[0]), float(optimizer.max())
+        work = layers * self.layer_s + self.ends_s
+        return float(once.last_left(self.axes, left, work)[0]), float(optimizer.max())
+
+    def pipeline_s(self, layers: Ints) -> float:
+        """All microbatches through the stages, `pipeline.one_f_one_b_seconds`."""
+        stage = layers * self.layer_s + self.ends_s + self.fixed_s
+        if self.layout.pp == 1:
+            return self.layout.microbatches * float(stage[0])
+        work = Work(
+            stage=stage[None],
+            forward=((layers + self.predicting) * self.forward_s)[None],
+            before=(np.cumsum(stage) - stage)[None],
+            place=np.arange(self.layout.pp)[None],
+            everything=np.sum(stage, keepdims=True),
+        )
+        pp, microbatches = ints(self.layout.pp), ints(self.layout.microbatches)
+        return float(one_f_one_b_seconds(work, pp, microbatches)[0])
 
     def allocated_kib(self, layers: Ints) -> Ints:
         """What tensors hold on each stage with so many layers; ``layers`` (stages, any number)."""
@@ -227,18 +271,16 @@ class MixedPipeline:
 def step_breakdown(job: Job, layout: Layout) -> dict[str, float]:
     """Where the seconds of a step go; keys are results.BREAKDOWN.
 
-    m t_max + (sum of t - t_max), as in `pipeline.pipeline_seconds`, then the slowest pool's first
-    stage (A20).
+    `step.step_parts` with each stage's own machine: layers, ends and messages of the slowest stage,
+    what it waits for, and what the last stage to be done has left of its traffic (A20).
     """
     terms, stages = MixedPipeline(job, layout), stages_of(layout, job.model.layers)
     layers, m = stages.layers[0], layout.microbatches
     stage = layers * terms.layer_s + terms.ends_s + terms.fixed_s
     worst = int(np.argmax(stage))
     kind = terms.kinds[(layout.pools_per_stage or ())[worst]]
-    once = [terms.once_s(start, layers[start : start + 1]) for start in terms.starts]
-    sync, optimizer = max(once, key=lambda pair: float(pair[0][0] + pair[1][0]))
-    here = layers[worst] + (job.model.mtp_layers if worst == layout.pp - 1 else 0)
-    at_worst = m * float(here)
+    sync, optimizer = terms.once_s(layers)
+    at_worst = m * float(layers[worst] + terms.predicting[worst])
     ends = terms.ends_of(lambda end: end.compute.total)[worst]
     ends_comm = terms.ends_of(lambda end: end.tp_comm.total)[worst]
     parts = {
@@ -247,10 +289,10 @@ def step_breakdown(job: Job, layout: Layout) -> dict[str, float]:
         "tp_comm": at_worst * float(kind.terms.tp_comm.total[0]) + m * float(ends_comm),
         "cp_comm": at_worst * float(kind.terms.cp_comm.total[0]),
         "ep_comm": 0.0,
-        "pp_comm": m * float(terms.messages_s[worst]),
-        "pipeline_bubble": float(np.sum(stage) - stage[worst]),
-        "dp_comm": at_worst * float(kind.repeated[0]) + float(sync[0]) + terms.tied_s,
-        "optimizer": float(optimizer[0]),
+        "pp_comm": m * float(terms.messages_s[worst]) + terms.late_s,
+        "pipeline_bubble": terms.pipeline_s(layers) - m * float(stage[worst]),
+        "dp_comm": at_worst * float(kind.repeated[0]) + sync + terms.tied_s,
+        "optimizer": optimizer,
     }
     host = m * job.software.microbatch_overhead_s + job.software.step_overhead_s
     parts["other"] = host + terms.jitter * (sum(parts.values()) + host)

@@ -164,9 +164,16 @@ def _latest(job: Job, axes: Axes, stages: Stages, *, whole: bool) -> Array:
     left = np.broadcast_to(_exposed(job, axes, rows, mixed, whole=whole), rows.layers.shape[:1])
     plain = mixed if whole else _kept(mixed)
     passes = stage_seconds(plain, rows, end_seconds(job, axes))[:, 0]
+    return np.where(waits_for_later(axes), last_left(axes, left, passes), 0.0)
+
+
+def last_left(axes: Axes, left: Array, passes: Array) -> Array:
+    """The most that is left when the pipeline is done, of what each stage has left when it is done
+    itself; ``passes``: one microbatch on each stage, messages aside. Both of one layout, shape
+    (stages,)."""
     before = np.cumsum(passes) - passes
     latest: Array = np.max(left - head_start(axes) * before, keepdims=True)
-    return np.where(waits_for_later(axes), latest, 0.0)
+    return latest
 
 
 def _kept(mixed: Mixed) -> Mixed:

@@ -136,7 +136,8 @@ def _stagewise(group: Group, place: int, tables: tuple[tuple[Row, ...], ...]) ->
     late = None
     if once.waits_for_later(one.axes)[0]:
         start = float(once.head_start(one.axes)[0])
-        late = Late(start, float(one.fixed_s[0]) if one.plain[0] else 0.0)
+        fixed = float(one.fixed_s[0]) if one.plain[0] else 0.0
+        late = Late(start, (fixed,) * len(tables))
     return replace(_pipeline(one, tables), late=late)
 
 
@@ -148,7 +149,7 @@ def _pipeline(one: Group, tables: tuple[tuple[Row, ...], ...]) -> Stagewise:
     if one.plain[0]:
         # Here a stage's seconds are with its messages.
         bounds = tuple((factor, rest - factor * fixed) for factor, rest in bounds)
-        return Stagewise(layers, 0.0, tables, late, _chains(pp, m), bounds)
+        return Stagewise(layers, 0.0, tables, late, one_f_one_b_chains(pp, m), bounds)
     share = float(one.share[0])
     constant = late + (share * pp + m - share) * fixed
     if not one.shared:
@@ -162,7 +163,7 @@ def _pipeline(one: Group, tables: tuple[tuple[Row, ...], ...]) -> Stagewise:
     return Stagewise(layers, float(m), tables, constant, tuple(chains), bounds)
 
 
-def _chains(pp: int, m: int) -> tuple[Chain, ...]:
+def one_f_one_b_chains(pp: int, m: int) -> tuple[Chain, ...]:
     """The paths of pipeline.one_f_one_b_seconds, for each stage s."""
     none, found = (0.0,) * pp, []
     for s in range(pp):

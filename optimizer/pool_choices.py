@@ -18,16 +18,14 @@ from layoutopt.costmodel import memory, stage_work
 from layoutopt.costmodel.activations import activation_kib
 from layoutopt.costmodel.axes import ONE_F_ONE_B, Array, Axes, Ints, ints
 from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
-from layoutopt.costmodel.collectives import send
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
-from layoutopt.costmodel.machine import machine
-from layoutopt.costmodel.mixed import between_pools, pool_jobs
+from layoutopt.costmodel.mixed import pool_jobs
 from layoutopt.costmodel.rules import divisors
 from layoutopt.costmodel.stages import Stages
-from layoutopt.costmodel.terms import message_bytes
 from layoutopt.optimizer.domains import fixed, within
+from layoutopt.optimizer.pool_floors import Floors
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.space import AXIS_RULES
 from layoutopt.units import HOUR
@@ -35,7 +33,6 @@ from layoutopt.units import HOUR
 ROW = ("tp", "cp", "dp", "micro_batch", "zero_stage", "recompute")
 _AT_ONCE = 1_000_000
 """Floors that are held in memory at a time."""
-_HALVINGS = 30
 _JOULES_PER_KWH = 3.6e6
 
 
@@ -60,7 +57,7 @@ class Choices:
         kinds = [
             stage_work.layer_kind(job, self._axes(), self.rows["recompute"]) for job in self._jobs
         ]
-        self.layer_s = np.stack([self._wide(kind.total) for kind in kinds], axis=-1)
+        self.floors = Floors(self.job, self._jobs, self._axes(), kinds)
         self.within = self._layers_within()
 
     @property
@@ -71,9 +68,6 @@ class Choices:
     def stage_gpus(self) -> Ints:
         """GPUs of a stage, row by row."""
         return self.rows["tp"] * self.rows["cp"] * self.rows["dp"]
-
-    def _wide(self, values: Array) -> Array:
-        return np.broadcast_to(np.asarray(values, dtype=float), self.rows["tp"].shape)
 
     def _may(self, axis: str, values: tuple[int, ...]) -> tuple[int, ...]:
         """What the axis's own rule, ``fix`` and ``limits`` leave of ``values``."""
@@ -214,13 +208,13 @@ class Choices:
         pp = counts.sum(axis=1)
         keep = self.within[rows][:, pp - 1] >= self.job.model.layers
         keep &= self.alone[rows][:, None] == (pp == 1)[None, :]
-        rate = (1 / self.layer_s[rows]) @ counts.T.astype(float)
-        plain = (self.rows["microbatches"][rows] - 1) * self.job.model.layers
+        rate = (1 / self.floors.layer_s[rows]) @ counts.T.astype(float)
+        plain = self.rows["microbatches"][rows] * self.job.model.layers
         ideal = plain[:, None] / rate * self.job.training.steps
         place, column = np.nonzero(keep & (self._worth(ideal, counts, size) < most))
         row, many = rows[place], counts[column]
         for whole in (False, True):
-            floors = self._objective(self._seconds(row, many, whole=whole), row, many, size)
+            floors = self._objective(self.floors.seconds(row, many, whole=whole), row, many, size)
             keep = floors < most
             row, many, floors = row[keep], many[keep], floors[keep]
         for one, n, floor in zip(row.tolist(), many.tolist(), floors.tolist(), strict=True):
@@ -245,7 +239,7 @@ class Choices:
     def _least(self, rows: Ints) -> Array:
         """A floor of each row whatever the stages: every GPU shares perfectly in all layers."""
         layers, m = self.job.model.layers, self.rows["microbatches"][rows]
-        layer_s, size = self.layer_s[rows], self.stage_gpus[rows]
+        layer_s, size = self.floors.layer_s[rows], self.stage_gpus[rows]
         steps = self.job.training.steps
         if self.question.objective != "time":
             rates = np.array([self._rate(job) for job in self._jobs])
@@ -259,75 +253,15 @@ class Choices:
             stages = np.minimum(left, np.take_along_axis(have, place[:, None], -1)[:, 0])
             rate = rate + stages / np.take_along_axis(layer_s, place[:, None], -1)[:, 0]
             left = left - stages
-        shared: Array = ((m - 1) / rate + layer_s.min(axis=-1)) * layers * steps
+        most = np.minimum(have.sum(axis=-1), layers)
+        filled = m - 1 - (np.minimum(most, m) - 1) * self.floors.forward[rows]
+        shared: Array = np.maximum(m / rate, filled / rate + layer_s.min(axis=-1)) * layers * steps
         return shared
 
     def _rate(self, job: Job) -> float:
         """What a second of one GPU of the pool adds to the objective, where it is not time."""
         usd, watts = job.cluster.usd_per_gpu_hour or 0.0, job.cluster.watts_per_gpu or 0.0
         return usd / HOUR if self.question.objective == "cost" else watts / _JOULES_PER_KWH
-
-    def _seconds(self, row: Ints, many: Ints, *, whole: bool) -> Array:
-        """No step is shorter. With n_p stages of pool p, whose layers take t_p, and T the slowest
-        stage's time for layers and ends: the layers on pool p take at most n_p T, and the step is
-        at least (m - 1) T plus the time of all of them. Both are least where fast pools are filled
-        first. ``whole``: T also holds whole layers alone.
-        """
-        job, m = self.job, self.rows["microbatches"][row]
-        order = np.argsort(self.layer_s[row], axis=-1, kind="stable")
-        layer_s = np.take_along_axis(self.layer_s[row], order, -1)
-        stages = np.take_along_axis(many, order, -1)
-        used = np.where(stages > 0, layer_s, 0.0).max(axis=-1)
-        layers = job.model.layers + self.ends_s[row] / used
-        ends = np.cumsum(stages / layer_s, axis=-1)
-        # Where the k fastest pools hold everything and are full.
-        corners = layers[:, None] / np.maximum(ends, 1e-300)
-        least = corners[:, -1]
-        if whole:
-            least = np.maximum(least, self._whole(layer_s, stages, least, used))
-        best = np.full(len(row), np.inf)
-        for slowest in (least, *corners.T[:-1]):
-            slowest = np.maximum(slowest, least)
-            left, total = layers, np.zeros(len(row))
-            for place in range(layer_s.shape[1]):
-                held = np.minimum(left, stages[:, place] * slowest / layer_s[:, place])
-                left, total = left - held, total + held * layer_s[:, place]
-            best = np.minimum(best, (m - 1) * slowest + total)
-        pp = many.sum(axis=1)
-        beside = (m - 1 + pp) * (self.message_s[row] + job.software.microbatch_overhead_s)
-        jitter = min(machine(one).reach.jitter for one in self._jobs)
-        scale = 1 + jitter * np.log2(np.maximum(1.0, self.stage_gpus[row] * pp / 8))
-        seconds: Array = scale * (best + beside + job.software.step_overhead_s)
-        return seconds * (1 - 1e-9)
-
-    def _whole(self, layer_s: Array, stages: Ints, least: Array, used: Array) -> Array:
-        """A time within which the stages cannot take all layers, if each takes whole ones."""
-        low, high = least * (1 - 1e-9), least + used
-        for _ in range(_HALVINGS):
-            middle = (low + high) / 2
-            held = np.floor(middle[:, None] / layer_s * (1 + 1e-9))
-            enough = np.sum(stages * held, axis=-1) >= self.job.model.layers
-            low, high = np.where(enough, low, middle), np.where(enough, middle, high)
-        return low
-
-    @cached_property
-    def ends_s(self) -> Array:
-        """Embedding and head on the pools that are fastest at them, row by row."""
-        axes = self._axes()
-        found = [stage_work.end_seconds(job, axes) for job in self._jobs]
-        embedding = np.min([self._wide(one.embedding) for one in found], axis=0)
-        head = np.min([self._wide(one.head) for one in found], axis=0)
-        return np.asarray(embedding + head)
-
-    @cached_property
-    def message_s(self) -> Array:
-        """The least message of a stage, row by row: over a pool's own network or between pools."""
-        axes = self._axes()
-        found = [self._wide(stage_work.message_seconds(job, axes)) for job in self._jobs]
-        sp = axes.sequence_parallel
-        size = message_bytes(self.job, axes.tp, axes.cp, axes.micro_batch, sp=sp)
-        sent = send(between_pools(self.job), size) * (1 - self.job.software.overlap_pp)
-        return np.asarray(np.min([*found, np.where(self.alone, 0.0, 2 * sent)], axis=0))
 
     def _objective(self, seconds: Array, row: Ints, many: Ints, size: int) -> Array:
         """Wall time, or what it costs, of runs with such steps: failures at the lowest rate, and

@@ -1,30 +1,30 @@
-"""Layers per stage on several pools: one small CP-SAT model for each choice of all the rest.
+"""Layers per stage on several pools: the inner problem of one choice of all the rest.
 
-Stages of a pool differ by what they hold in flight, and the first and last of all by embedding and
-loss head. The model: whole layers l_s, T at least every stage's time, the step
-(m - 1) T + sum of stage times + the slowest pool's once-a-step work, memory as a cap on l_s.
+A stage takes one row of its table (layers, with the seconds that its own pool takes), and rows cost
+what `mixed.step_breakdown` says: the paths of 1F1B, the stage that has most of its once-a-step
+traffic left, the longest optimizer step. It is the inner problem of uneven stages on one pool
+(stagewise.py), with a table of its own for each stage and memory as a cap on its layers.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
 
 import numpy as np
 
+from layoutopt.costmodel import once
 from layoutopt.costmodel.axes import Array, Ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.mixed import MixedPipeline
 from layoutopt.costmodel.stages import even_split
-from layoutopt.errors import InternalError
+from layoutopt.optimizer.inner import one_f_one_b_chains
+from layoutopt.optimizer.pipelining import most_s as most_of
+from layoutopt.optimizer.question import Budget
+from layoutopt.optimizer.stagewise import Late, Row, Stagewise, best_rows
 
-if TYPE_CHECKING:
-    from ortools.sat.python.cp_model import CpModel, IntVar
-
-FINE = 2**40
-"""Quanta of the objective's largest value: its rounding stays below a billionth of a step."""
+_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
@@ -52,38 +52,54 @@ class Splitting:
         return caps
 
     @cached_property
-    def once(self) -> tuple[Array, ...]:
-        """For the first stage of each pool: once-a-step seconds with 1, 2, ... layers."""
+    def once(self) -> list[tuple[Array, Array]]:
+        """For each stage, with 1, 2, ... layers: the traffic that it has left when it is done, and
+        its optimizer step. Stages of a pool between the first and the last are alike."""
         counts = np.arange(1, self.layers - self.layout.pp + 2)
-        return tuple(np.sum(self.terms.once_s(s, counts), axis=0) for s in self.terms.starts)
+        found: dict[object, tuple[Array, Array]] = {}
+        tables = []
+        for stage, name in enumerate(self.layout.pools_per_stage or ()):
+            alike = (name, stage == 0, stage == self.layout.pp - 1)
+            if alike not in found:
+                found[alike] = self.terms.held_once(stage, counts)
+            tables.append(found[alike])
+        return tables
 
     @property
     def always_s(self) -> Array:
         """Seconds of a microbatch on each stage beside its layers."""
         return self.terms.ends_s + self.terms.fixed_s
 
+    @property
+    def beside_s(self) -> float:
+        """Seconds of a step that no split changes, jitter aside."""
+        overhead = self.terms.job.software.step_overhead_s
+        return overhead + self.terms.tied_s + self.terms.late_s
+
     def step_s(self, seconds: float) -> float:
         """The whole step of a split that takes ``seconds``."""
-        overhead = self.terms.job.software.step_overhead_s + self.terms.tied_s
-        return (1 + self.terms.jitter) * (seconds + overhead)
+        return (1 + self.terms.jitter) * (seconds + self.beside_s)
 
     def seconds_within(self, step_s: float) -> float:
         """The most seconds of a split whose step is no longer than ``step_s``."""
-        overhead = self.terms.job.software.step_overhead_s + self.terms.tied_s
-        return step_s / (1 + self.terms.jitter) - overhead
+        return step_s / (1 + self.terms.jitter) - self.beside_s
 
-    def seconds_of(self, layers: Ints) -> float:
-        """Pipeline and once-a-step work of one split."""
-        stage = layers * self.terms.layer_s + self.always_s
-        once = [table[layers[s] - 1] for table, s in zip(self.once, self.terms.starts, strict=True)]
-        rounds = self.layout.microbatches - 1
-        return rounds * float(stage.max()) + float(stage.sum()) + float(max(once))
+    @cached_property
+    def _bounds(self) -> tuple[tuple[float, float], ...]:
+        """(factor, share): the pipeline takes ``factor`` times the slowest stage and ``share``
+        times all stages at least, as in `outer.Group.bounds`; and all microbatches on the
+        slowest."""
+        m, pp = self.layout.microbatches, self.layout.pp
+        forward = (min(pp, m) - 1) * float(np.max(self.terms.forward_s / self.terms.layer_s))
+        both = (float(m - 1 - pp), 2.0) if m > pp > 1 else (0.0, 1.0)
+        return ((m - 1 - forward, 1.0), both, (float(m), 0.0))
 
     def floor_s(self) -> float:
         """No split takes fewer seconds; infinite where the layers do not fit.
 
-        For each time T that a stage can take: (m - 1) T and the least time of all stages within T
-        and within memory, fast ones filled first; beside it the least once-a-step work.
+        For each time T that a stage can take: the least time of all stages within T and within
+        memory, fast ones filled first, and with both the pipeline's bounds; beside it the least
+        once-a-step work.
         """
         if int(self.caps.min()) < 1 or int(self.caps.sum()) < self.layers:
             return float("inf")
@@ -97,13 +113,31 @@ class Splitting:
         enough = more.sum(axis=1) >= left
         if not enough.any():
             return float("inf")
-        total = layer_s.sum() + held @ layer_s + self.always_s.sum()
-        once = max(float(table[: self.caps[s]].min()) for table, s in self._starting())
-        rounds = self.layout.microbatches - 1
-        return float(np.min((rounds * times[:, 0] + total)[enough])) + once
+        total = (layer_s.sum() + held @ layer_s + self.always_s.sum())[enough]
+        slowest = times[enough, 0]
+        pipeline = np.max([f * slowest + share * total for f, share in self._bounds], axis=0)
+        return float(np.min(pipeline + self._least_left_s(slowest))) + self._least_optimizer_s
 
-    def _starting(self) -> list[tuple[Array, int]]:
-        return list(zip(self.once, self.terms.starts, strict=True))
+    def _least_left_s(self, slowest_s: Array) -> Array:
+        """Traffic that the first stage has left at least, or a later one, whose head start is no
+        more than the slowest stage's time for each stage before it."""
+        least = [
+            float(left[:cap].min()) for (left, _), cap in zip(self.once, self.caps, strict=True)
+        ]
+        if self.terms.alike:
+            return np.full_like(slowest_s, least[0])
+        share = float(once.head_start(self.terms.axes)[0])
+        starts = share * slowest_s[:, None] * np.arange(len(least))
+        most: Array = np.max(np.array(least) - starts, axis=1)
+        return most
+
+    @cached_property
+    def _least_optimizer_s(self) -> float:
+        """The longest optimizer step is no shorter."""
+        steps = [
+            float(step[:cap].min()) for (_, step), cap in zip(self.once, self.caps, strict=True)
+        ]
+        return max(steps)
 
     def _stage_times(self) -> Array:
         """Every time that a stage can take, rising."""
@@ -112,104 +146,84 @@ class Splitting:
         least = (self.terms.layer_s + self.always_s).max()
         return np.unique(every[(counts[None, :] <= self.caps[:, None]) & (every >= least)])
 
-    def best(self, most_s: float, seconds: float) -> tuple[Split | None, bool]:
-        """The split of fewest seconds, if at most ``most_s``, and whether that is proved.
+    def best(self, most_s: float, budget: Budget, seconds: float) -> tuple[Split | None, bool]:
+        """The split of fewest seconds, if at most ``most_s``, and whether that is proved."""
+        problem = self.problem(most_s)
+        if problem is None:
+            return None, True
+        cutoff = most_of(problem) if np.isinf(most_s) else most_s
+        chosen = best_rows(problem, cutoff, budget, max(seconds, 0.01))
+        if chosen.rows is None:
+            return None, chosen.proved
+        layers = tuple(row.layers for row in chosen.rows)
+        return Split(layers, problem.value_s(chosen.rows)), chosen.proved
 
-        CP-SAT decides; only an even split is no choice.
-        """
-        if self.even:
-            return self._even_one(most_s), True
-        from layoutopt.optimizer.cp_sat import cp_model
-
-        scale = FINE / max(self.seconds_of(np.minimum(self._greedy(), self.caps)), 1e-9)
-        model, layers = self._model(scale, most_s)
-        if message := model.validate():
-            raise InternalError(f"the model of a split is invalid: {message[:300]}")
-        solver = cp_model.CpSolver()
-        # Presolve stays off, as in solver.py: with it on, wrong optima have been proved.
-        solver.parameters.cp_model_presolve = False
-        solver.parameters.num_workers = 1
-        solver.parameters.random_seed = 0
-        solver.parameters.max_time_in_seconds = max(seconds, 0.01)
-        status = solver.solve(model)
-        if status == cp_model.MODEL_INVALID:
-            raise InternalError("the solver calls the model of a split invalid")
-        proved = status in (cp_model.OPTIMAL, cp_model.INFEASIBLE)
-        if status not in (cp_model.OPTIMAL, cp_model.FEASIBLE):
-            return None, proved
-        found = np.array([solver.value(one) for one in layers], dtype=np.int64)
-        return Split(tuple(found.tolist()), self.seconds_of(found)), proved
-
-    def _greedy(self) -> Ints:
-        """Any split: what is left goes to the first stages. It sets the scale alone."""
-        found = np.ones(self.layout.pp, dtype=np.int64)
-        found[0] += self.layers - self.layout.pp
-        return found
-
-    def _even_one(self, most_s: float) -> Split | None:
-        layers = np.array(even_split(self.layers, self.layout.pp), dtype=np.int64)
-        if (layers > self.caps).any() or self.seconds_of(layers) > most_s:
+    def problem(self, most_s: float = float("inf")) -> Stagewise | None:
+        """The inner problem, without rows that alone take the split over ``most_s``; None where
+        the layers do not fit."""
+        ranges = self._ranges(most_s)
+        if ranges is None:
             return None
-        return Split(tuple(layers.tolist()), self.seconds_of(layers))
-
-    def _model(self, scale: float, most_s: float) -> tuple[CpModel, list[IntVar]]:
-        """Whole quanta of 1 / scale seconds; cut off a little above ``most_s``."""
-        from layoutopt.optimizer.cp_sat import cp_model
-
-        model, pp, rounds = cp_model.CpModel(), self.layout.pp, self.layout.microbatches - 1
-        caps = self.caps.tolist()
-        layers = [model.new_int_var(1, cap, f"layers {s}") for s, cap in enumerate(caps)]
-        model.add(sum(layers) == self.layers)
-        each = _quanta(self.terms.layer_s * scale)
-        beside = _quanta(self.always_s * scale)
-        times = {e * n + b for e, b, cap in zip(each, beside, caps, strict=True) for n in _to(cap)}
-        slowest = model.new_int_var_from_domain(
-            cp_model.Domain.from_values(sorted(times)), "slowest"
+        terms, pp = self.terms, self.layout.pp
+        tables = tuple(
+            tuple(self._row(stage, n) for n in numbers) for stage, numbers in enumerate(ranges)
         )
-        for one, e, b in zip(layers, each, beside, strict=True):
-            model.add(slowest >= e * one + b)
-        most_once = max(float(table.max()) for table in self.once) * scale
-        once = model.new_int_var(0, round(most_once) + 1, "once")
-        for table, s in self._starting():
-            self._at_least(model, once, layers[s], _quanta(table[: caps[s]] * scale))
-        self._order_equals(model, layers, each, beside)
-        total = rounds * slowest + sum(e * one for e, one in zip(each, layers, strict=True)) + once
-        if np.isfinite(most_s):
-            rounding = rounds + 2 * self.layers + pp + 4
-            model.add(total <= int(most_s * scale) - sum(beside) + rounding)
-        model.minimize(total)
-        return model, layers
+        late = Late(
+            float(once.head_start(terms.axes)[0]), tuple(terms.fixed_s.tolist()), terms.alike
+        )
+        chains = one_f_one_b_chains(pp, self.layout.microbatches)
+        return Stagewise(self.layers, 0.0, tables, chains=chains, late=late)
 
-    @staticmethod
-    def _at_least(model: CpModel, once: IntVar, layers: IntVar, table: list[int]) -> None:
-        """``once`` is at least the table's entry at ``layers``."""
-        chosen = [model.new_bool_var("") for _ in table]
-        model.add_exactly_one(chosen)
-        model.add(sum((n + 1) * one for n, one in enumerate(chosen)) == layers)
-        model.add(once >= sum(entry * one for entry, one in zip(table, chosen, strict=True)))
+    def _ranges(self, most_s: float) -> list[list[int]] | None:
+        """Numbers of layers that each stage may hold within memory and ``most_s``."""
+        most = np.minimum(self.caps, self._within(most_s))
+        room = int(most.sum())
+        if int(most.min()) < 1 or room < self.layers:
+            return None
+        if self.even:
+            even = even_split(self.layers, self.layout.pp)
+            fits = all(n <= cap for n, cap in zip(even, most.tolist(), strict=True))
+            return [[n] for n in even] if fits else None
+        return [list(range(max(1, self.layers - (room - n)), n + 1)) for n in most.tolist()]
 
-    def _order_equals(
-        self, model: CpModel, layers: list[IntVar], each: list[int], beside: list[int]
-    ) -> None:
-        """Stages of equal cost are interchangeable, and a later one holds no less: rising layers.
+    def _within(self, most_s: float) -> Ints:
+        """Layers that each stage has the time for in a split of ``most_s``: with T the slowest
+        stage's, the pipeline takes at least its bounds with all stages as fast as memory lets
+        them be."""
+        if np.isinf(most_s):
+            return self.caps
+        left = most_s * (1 + _ROUNDING) - self._least_optimizer_s
+        total = self._least_total_s()
+        slowest = min((left - share * total) / f for f, share in self._bounds if f > 0)
+        held: Ints = np.floor((slowest - self.always_s) / self.terms.layer_s + 1e-9).astype(
+            np.int64
+        )
+        return held
 
-        The first stage of a pool is left out: it carries the once-a-step work.
-        """
-        last: dict[tuple[int, int], int] = {}
-        for s, key in enumerate(zip(each, beside, strict=True)):
-            if s in self.terms.starts or s == self.layout.pp - 1:
-                continue
-            if key in last and self.caps[last[key]] <= self.caps[s]:
-                model.add(layers[last[key]] <= layers[s])
-            last[key] = s
+    def _least_total_s(self) -> float:
+        """One microbatch on all stages at least: fast ones filled first."""
+        left, total = (
+            self.layers - self.layout.pp,
+            float((self.terms.layer_s + self.always_s).sum()),
+        )
+        for stage in np.argsort(self.terms.layer_s, kind="stable").tolist():
+            more = min(left, int(self.caps[stage]) - 1)
+            left, total = left - more, total + more * float(self.terms.layer_s[stage])
+        return total
 
-
-def _to(cap: int) -> range:
-    return range(1, cap + 1)
-
-
-def _quanta(values: Array) -> list[int]:
-    return [round(float(value)) for value in values]
+    def _row(self, stage: int, layers: int) -> Row:
+        """One stage with so many layers."""
+        terms = self.terms
+        left, optimizer = (float(table[layers - 1]) for table in self.once[stage])
+        return Row(
+            layers,
+            0,
+            seconds=layers * float(terms.layer_s[stage]) + float(self.always_s[stage]),
+            cost_s=left if stage == 0 else 0.0,
+            forward_s=(layers + int(terms.predicting[stage])) * float(terms.forward_s[stage]),
+            tail_s=optimizer,
+            left_s=left,
+        )
 
 
 def with_layers(layout: Layout, layers: tuple[int, ...]) -> Layout:

@@ -2,8 +2,8 @@
 
 1. Numpy gives every choice (all axes, the stages on each pool) a floor that no split of its layers
    can beat (pool_choices).
-2. Choices are taken by rising floor; each becomes a small CP-SAT model of its layers per stage,
-   with the best that is known as cut-off (pool_split). The proof: no floor is left below the best.
+2. Choices are taken by rising floor; each becomes an inner problem of its layers per stage, with
+   the best that is known as cut-off (pool_split). The proof: no floor is left below the best.
 3. What comes back is priced by ``estimate``.
 """
 
@@ -42,7 +42,7 @@ class PoolSearch:
         self, question: Question, budget: Budget, began: float, only: tuple[str, ...] | None = None
     ) -> None:
         self.question, self.job = question, question.job
-        self.ends_at = began + budget.seconds
+        self.budget, self.ends_at = budget, began + budget.seconds
         self.choices = Choices(question, only)
         self.even = pipelines_of(self.job.software.framework).splits != "any"
         self.best: Estimate | None = None
@@ -98,7 +98,7 @@ class PoolSearch:
     def _solve(self, whole: Job, splitting: Splitting) -> None:
         """The best layers of one choice, if they are better than the best that is known."""
         most_s = splitting.seconds_within(self._longest_step_s(whole, splitting.layout))
-        split, proved = splitting.best(most_s, self.ends_at - time.monotonic())
+        split, proved = splitting.best(most_s, self.budget, self.ends_at - time.monotonic())
         self.solved += 1
         self.proved = self.proved and proved
         if split is None:

@@ -82,16 +82,19 @@ class Late:
 
     share: float
     """Of the seconds of the stages before it."""
-    fixed_s: float
-    """What rows' seconds hold beside work."""
+    fixed_s: tuple[float, ...]
+    """What rows' seconds hold beside work, stage by stage."""
+    alike: bool = True
+    """Whether the stages' machines are: then no stage of an even split is late."""
 
-    def start_s(self, row: Row) -> float:
+    def start_s(self, stage: int, row: Row) -> float:
         """How much earlier the stages after this one are done; recompute aside."""
-        return self.share * (row.seconds - self.fixed_s - row.again_s)
+        return self.share * (row.seconds - self.fixed_s[stage] - row.again_s)
 
     def value_s(self, rows: Sequence[Row], stage: int) -> float:
         """What ``stage`` has left of its traffic when the first one has done its own."""
-        return rows[stage].left_s - sum(map(self.start_s, rows[:stage])) - rows[0].left_s
+        ahead = sum(self.start_s(place, row) for place, row in enumerate(rows[:stage]))
+        return rows[stage].left_s - ahead - rows[0].left_s
 
 
 @dataclass(frozen=True)
@@ -143,10 +146,10 @@ class Stagewise:
         return self.relaxed_s(rows) + self.late_s(rows)
 
     def late_s(self, rows: Sequence[Row]) -> float:
-        """What stages after the first one add; nothing in an even split."""
+        """What stages after the first one add; nothing in an even split of stages alike."""
         layers, again = (tuple(getattr(row, n) for row in rows) for n in ("layers", "recomputed"))
         even = layers == even_split(self.layers, len(rows)) and recompute_alike(layers, again)
-        if self.late is None or even:
+        if self.late is None or (even and self.late.alike):
             return 0.0
         return max(self.late.value_s(rows, stage) for stage in range(len(rows)))
 

@@ -133,7 +133,7 @@ class _Search:
             hidden = hidden - row.left_s
         if late is not None:
             latest = np.maximum(latest, row.left_s + hidden)
-            hidden = hidden - late.start_s(row)
+            hidden = hidden - late.start_s(stage, row)
         rest = np.column_stack(
             (np.maximum(slowest, row.seconds), np.maximum(tail, row.tail_s), hidden, latest)
         )

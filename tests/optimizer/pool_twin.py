@@ -1,5 +1,5 @@
-"""Trying everything on several pools: its own loops, prices by ``estimate``, rules of the cost
-model."""
+"""Small pools, and trying everything on them: its own loops, prices by ``estimate``, rules of the
+cost model."""
 
 from __future__ import annotations
 
@@ -12,8 +12,38 @@ from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
+from layoutopt.hardware_profiles.schema import Cluster, Level
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.search import objective_of
+from tests.builders import small_cluster
+
+
+def pool(
+    name: str,
+    nodes: int,
+    speed: float = 1.0,
+    memory: float = 8.0,
+    per_node: int = 2,
+    usd: float = 2.0,
+) -> Cluster:
+    """Servers of small GPUs that are ``speed`` times as fast as the usual small one."""
+    cluster = small_cluster(memory, per_node)
+    gpu = cluster.gpu.model_copy(
+        update={
+            "memory_bytes_per_s": cluster.gpu.memory_bytes_per_s * speed,
+            "peak_flops_per_s": {k: v * speed for k, v in cluster.gpu.peak_flops_per_s.items()},
+        }
+    )
+    return cluster.model_copy(
+        update={"name": name, "gpu": gpu, "nodes": nodes, "usd_per_gpu_hour": usd}
+    )
+
+
+def mixed(*pools: Cluster, link: float = 25e9) -> Cluster:
+    """Those pools on one link."""
+    gpus = sum(one.all_gpus or 0 for one in pools)
+    between = Level(name="between", gpus=gpus, bytes_per_s_per_gpu_one_way=link, latency_s=1e-5)
+    return pools[0].model_copy(update={"name": "mixed", "pools": pools, "pool_link": between})
 
 
 def cheapest(question: Question) -> Estimate | None:

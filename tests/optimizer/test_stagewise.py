@@ -53,7 +53,9 @@ def late(seed: int) -> Stagewise:
         )
         for stage, table in enumerate(problem.tables)
     )
-    return replace(problem, tables=tables, late=Late(number.choice((0.0, 0.25, 1.0)), 0.1))
+    return replace(
+        problem, tables=tables, late=Late(number.choice((0.0, 0.25, 1.0)), (0.1,) * len(tables))
+    )
 
 
 def pathed(seed: int) -> Stagewise:
@@ -84,7 +86,7 @@ def test_what_a_later_stage_is_late_by() -> None:
     """2 + 6 layers; 1 s of traffic a layer, the first stage's pass of 3 s half of which counts: 6 -
     1.5 - 2 more than the first one's own. An even split has none."""
     table = tuple(Row(n, 0, 1.5 * n, 0.0, left_s=float(n)) for n in (2, 4, 6))
-    problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, 0.0))
+    problem = Stagewise(8, 1.0, (table, table), late=Late(0.5, (0.0, 0.0)))
     short, even, long = table
     assert problem.late_s((short, long)) == 2.5
     assert problem.late_s((long, short)) == 0.0
