@@ -202,8 +202,17 @@ class MixedPipeline:
         layers = ints(layers)[:, None]
         index = np.full_like(layers, stage)
         held = Stages(index, layers, index == 0, index == self.layout.pp - 1)
-        job = self.jobs[stage]
-        return once.left_alone(job, self.axes, held), once.longest_optimizer(job, self.axes, held)
+        job, blocks = self.jobs[stage], self.job.model.mtp_layers
+        kind = self.kinds[(self.layout.pools_per_stage or ())[stage]]
+        mixed = stage_work.Mixed(
+            (kind,),
+            (layers,),
+            (self.job.model.layers,),
+            blocks * held.last.astype(np.int64),
+            blocks,
+        )
+        left = once.left_alone(job, self.axes, held, mixed)
+        return left, once.longest_optimizer(job, self.axes, held)
 
     def once_s(self, layers: Ints) -> tuple[float, float]:
         """What the whole step waits for of them, as in `once.held_once`: the traffic of the stage

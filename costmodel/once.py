@@ -144,9 +144,11 @@ def head_start(axes: Axes) -> Array:
     return share
 
 
-def left_alone(job: Job, axes: Axes, rows: Stages) -> Array:
-    """What each stage has left of its traffic, one for each row, where they are one layout's."""
-    whole, mixed = rows.recomputed is None, mixed_layers(job, axes, rows)
+def left_alone(job: Job, axes: Axes, rows: Stages, mixed: Mixed | None = None) -> Array:
+    """What each stage has left of its traffic, one for each row, where they are one layout's.
+    ``mixed``: the rows' layers, where they are known."""
+    whole = rows.recomputed is None
+    mixed = mixed_layers(job, axes, rows) if mixed is None else mixed
     left: Array = np.broadcast_to(
         _exposed(job, axes, rows, mixed, whole=whole), rows.layers.shape[:1]
     )
