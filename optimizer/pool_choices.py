@@ -1,7 +1,7 @@
 """All choices of a question on several pools but the layers of each stage, and a floor of each.
 
 A row is (tp, cp, dp, micro_batch, zero_stage, recompute); with it goes a number of stages on each
-pool and the order of the pools along the pipeline. Numpy bounds; CP-SAT decides (pool_split).
+pool and the order of the pools along the pipeline. Numpy bounds; pool_split decides.
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from layoutopt.costmodel import once, sharding, stage_work
+from layoutopt.costmodel import once, stage_work
 from layoutopt.costmodel.axes import Array, Axes, Ints, take
 from layoutopt.costmodel.collectives import send
 from layoutopt.costmodel.job import Job
@@ -132,11 +132,7 @@ class Floors:
             return np.zeros(0)
         layers, pp = self.job.model.layers, many.sum(axis=1)
         axes, most = take(self.axes, row), -(-layers // pp)
-        held = (axes.tp, axes.pp, axes.zero_stage, most)
-        steps = [
-            sharding.optimizer_seconds(job, *held, shard=axes.shard_degree, first=False)
-            for job in self.jobs
-        ]
+        steps = [once.optimizer_seconds(job, axes, most, first=False) for job in self.jobs]
         used = many > 0
         least: Array = np.where(used, self.left_s[row], np.inf).min(axis=-1)
         least += np.where(used, np.stack(steps, axis=-1), np.inf).min(axis=-1)
@@ -149,5 +145,7 @@ class Floors:
         found = []
         for job, kind in zip(self.jobs, self.kinds, strict=True):
             passes = (kind.terms.forward, once.gradient_pass(self.axes)(kind))
-            found.append(self._wide(once.least_left(job, self.axes, layers, passes, first=True)))
+            among = once.replicas(job, self.axes)
+            least = once.least_left(job, self.axes, layers, passes, among, first=True)
+            found.append(self._wide(least))
         return np.stack(found, axis=-1)
