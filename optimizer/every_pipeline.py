@@ -22,11 +22,13 @@ def every_pipeline(question: Question) -> Iterator[Layout]:
     """Every legal pipeline that the question asks for, memory ignored."""
     fix = {axis: v for axis, v in question.fix.items() if axis not in ("vpp", "recompute")}
     limits = tuple(limit for limit in question.limits if limit.axis != "vpp")
-    for shape in every_layout(replace(question, fix=fix, limits=limits, pipeline=USUAL)):
-        if shape.vpp == 1 and shape.recompute == "none":
-            for layout in _schedules(question, shape):
-                if asked_for(question, layout) and not broken_rules(question.job, layout):
-                    yield layout
+    even = every_layout(replace(question, fix=fix, limits=limits, pipeline=USUAL))
+    # DeepSpeed offloads the activations of layers that recompute alone.
+    shapes = dict.fromkeys(replace(one, recompute="none") for one in even if one.vpp == 1)
+    for shape in shapes:
+        for layout in _schedules(question, shape):
+            if asked_for(question, layout) and not broken_rules(question.job, layout):
+                yield layout
 
 
 def _schedules(question: Question, shape: Layout) -> Iterator[Layout]:

@@ -41,7 +41,7 @@ def shared_problems(parts: Sequence[Part], most_layers: Ints) -> Iterator[tuple[
     """The same for several jobs that run one layout: tables whose rows fit in all of them, with the
     seconds of each. The choices differ in the number of microbatches alone."""
     one = parts[0]
-    ranges = _layer_ranges(one.space, one.group, one.place, most_layers)
+    ranges = layer_ranges(one.space, one.group, one.place, most_layers)
     if any(not values for values in ranges):
         return
     if one.group.variant.counts != "same":
@@ -54,7 +54,7 @@ def shared_problems(parts: Sequence[Part], most_layers: Ints) -> Iterator[tuple[
         yield from _problems(parts, ranges, number)
 
 
-def _layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> list[list[int]]:
+def layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> list[list[int]]:
     """Numbers of layers that each stage may hold. Chunks that take turns hold whole layers, as
     many in each; the embedding and the head stand in the place of one (rules.pipeline_fits)."""
     layers, pp = space.job.model.layers, len(most_layers)

@@ -11,8 +11,10 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.optimizer import ways
+from layoutopt.optimizer.lean import leanest
+from layoutopt.optimizer.lean_pipelines import leanest_pipeline
 from layoutopt.optimizer.outcome import Change, Miss
-from layoutopt.optimizer.pipelining import asks_usual, one_chunk, schedules_of
+from layoutopt.optimizer.pipelining import asks_usual, is_wider
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.units import DAY, GIB, HOUR, format_count
@@ -22,6 +24,11 @@ LIMIT_DOUBLINGS = 4
 _LESS = 0.98
 """Tokens are tried in steps of this until the run keeps to its limit."""
 _TRIES = 40
+_OUTWARDS = 1 + 1e-9
+_LEAST_RATE = 1e-12
+"""Dollars a second: less is as good as free."""
+_ANY_KIB = 2**50
+"""More than any layout lacks."""
 _TENTHS_BELOW_S = 2 * DAY
 """Deadlines up to here are suggested in hours, longer ones in days."""
 
@@ -29,16 +36,9 @@ _TENTHS_BELOW_S = 2 * DAY
 def memory_misses(space: Space, *, brief: bool = False) -> tuple[Miss, ...]:
     """The layout that needs least memory beyond the device's, and, unless ``brief``, the ways
     out."""
-    schedule = schedules_of(space.question)[0]
-    if schedule != "1f1b":
-        space = one_chunk(space)
-    seen = ways.leanest(space, schedule)
-    if seen is None:
+    nearest = _nearest(space)
+    if nearest is None:
         return ()
-    layout = layout_of(space.question, seen.chosen)
-    if schedule != "1f1b":
-        layout = replace(layout, schedule=schedule)
-    nearest = estimate(space.job, layout)
     worst = nearest.memory.worst
     return (
         Miss(
@@ -54,6 +54,19 @@ def memory_misses(space: Space, *, brief: bool = False) -> tuple[Miss, ...]:
             changes=() if brief else tuple(_out_of_memory(space.question, nearest)),
         ),
     )
+
+
+def _nearest(space: Space) -> Estimate | None:
+    """What lacks least: an even layout, or a pipeline that lacks less."""
+    question, seen = space.question, None
+    if asks_usual(question.pipeline):
+        seen = leanest(space)
+    if is_wider(question):
+        known = seen.over_kib if seen else _ANY_KIB
+        pipeline = leanest_pipeline(space, known)
+        if pipeline is not None:
+            return pipeline
+    return estimate(space.job, layout_of(question, seen.chosen)) if seen else None
 
 
 def limit_misses(question: Question, best: Estimate, *, brief: bool = False) -> tuple[Miss, ...]:
@@ -96,23 +109,38 @@ def meets_power(question: Question) -> bool:
     return question.job.gpus * watts <= question.max_power_w
 
 
+def _in_limits(question: Question) -> Estimate | None:
+    """The best layout of a question, if its run keeps to deadline, budget and power."""
+    if not meets_power(question):
+        return None
+    most, price = question.deadline_s or math.inf, question.job.cluster.usd_per_gpu_hour
+    if question.budget_usd is not None:
+        if price is None:
+            return None
+        dollars_per_s = max(price * question.job.gpus / HOUR, _LEAST_RATE)
+        # Rounded outwards: whether the run keeps to the budget is asked of the run itself.
+        most = min(most, question.budget_usd / dollars_per_s * _OUTWARDS)
+    best = ways.fastest(question, most)
+    return best if best is not None and meets_limits(question, best.run) else None
+
+
 def _out_of_power(question: Question, best: Estimate) -> Iterator[Change]:
     """A limit as high as the GPUs draw, or as many GPUs as the limit feeds."""
-    watts, most = question.job.cluster.watts_per_gpu or 0.0, question.max_power_w or 0.0
+    watts = question.job.cluster.watts_per_gpu or 0.0
     yield Change("max_power", f"{math.ceil(watts * question.job.gpus)}W", best.step.time_s)
-    fewer = replace(question, deadline_s=None, budget_usd=None)
-    yield from ways.fewer_gpus(fewer, lambda other: other.layout.gpus * watts <= most)
+    yield from ways.fewer_gpus(replace(question, deadline_s=None, budget_usd=None), _in_limits)
 
 
 def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
     """What costs nothing first: other settings, another framework, then other machines."""
     if not asks_usual(question.pipeline):
-        # The rest is about 1F1B, which holds least.
-        usual = ways.fastest(question)
+        # The rest is about the schedules that are asked for.
+        any_schedule = replace(question.pipeline, schedules=None)
+        usual = ways.fastest(replace(question, pipeline=any_schedule))
         if usual is not None:
             yield Change("schedule", usual.layout.schedule, usual.step.time_s)
             return
-    yield from ways.freed(question, lambda best: True)
+    yield from ways.freed(question, ways.fastest)
     yield from ways.sharding_framework(question)
     yield from ways.adapters(question)
     yield from ways.shorter_sequence(question)
@@ -120,8 +148,7 @@ def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
     larger = list(ways.larger_gpu(question, needed))
     yield from larger
     if not larger:
-        size = math.ceil(needed / GIB)
-        yield Change("gpu memory", f"{size:,} GiB or more", nearest.step.time_s)
+        yield from ways.more_memory(question, math.ceil(needed / GIB))
     ratio = nearest.memory.worst.reserved / max(nearest.memory.usable_bytes, 1)
     # State divides by the GPUs, but half of what a stage holds may be what was there to spare.
     yield from ways.more_gpus(question, ratio / 2, ways.fastest)
@@ -130,15 +157,11 @@ def _out_of_memory(question: Question, nearest: Estimate) -> Iterator[Change]:
 def _out_of_time(question: Question, best: Estimate) -> Iterator[Change]:
     deadline, wall = question.deadline_s or 0.0, best.run.wall_time_s
     yield Change("deadline", duration_text(wall), best.step.time_s)
-    yield from ways.freed(question, lambda other: meets_limits(question, other.run))
+    yield from ways.freed(question, _in_limits)
     yield from _fewer_tokens(question, best, deadline / wall)
 
-    def in_time(changed: Question) -> Estimate | None:
-        other = ways.fastest(changed)
-        return other if other is not None and meets_limits(changed, other.run) else None
-
     # More GPUs than in proportion are needed: what they gain, the traffic takes a part of.
-    yield from ways.more_gpus(question, wall / max(deadline, 1.0), in_time, LIMIT_DOUBLINGS)
+    yield from ways.more_gpus(question, wall / max(deadline, 1.0), _in_limits, LIMIT_DOUBLINGS)
 
 
 def _out_of_money(question: Question, best: Estimate) -> Iterator[Change]:
@@ -146,13 +169,9 @@ def _out_of_money(question: Question, best: Estimate) -> Iterator[Change]:
     if cost is None:
         return
     yield Change("budget", str(math.ceil(cost)), best.step.time_s)
-
-    def cheap(other: Estimate) -> bool:
-        return meets_limits(question, other.run)
-
-    yield from ways.freed(question, cheap)
+    yield from ways.freed(question, _in_limits)
     yield from _fewer_tokens(question, best, (question.budget_usd or 0.0) / cost)
-    yield from ways.fewer_gpus(question, cheap)
+    yield from ways.fewer_gpus(question, _in_limits)
 
 
 def _fewer_tokens(question: Question, best: Estimate, share: float) -> Iterator[Change]:

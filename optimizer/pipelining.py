@@ -81,6 +81,12 @@ def schedules_of(question: Question) -> tuple[Schedule, ...]:
     return ("1f1b", *(schedule for schedule in searched if schedule != "gpipe"))
 
 
+def recompute_of(question: Question) -> str:
+    """Which recompute of a part of a stage is looked for."""
+    able = pipelines_of(question.job.software.framework)
+    return able.recompute if question.pipeline.splits == "any" else "whole"
+
+
 def searched(rounds: Rounds) -> Ended:
     """The best of one space: of the even pipelines, and of the others that are looked at."""
     space, clock = rounds.space, rounds.clock
@@ -151,7 +157,6 @@ class Pipelines:
         self.most_outer = most_outer
         self.space, self.tables, self.clock, self.budget = space, tables, clock, budget
         self.ends_at = ends_at
-        self.able = pipelines_of(space.job.software.framework)
         self.outer = self.inner = 0
         self.cut_short = False
         self._saves: dict[Save, None] = {}
@@ -286,12 +291,8 @@ class Pipelines:
         most = self.objective_s(limit, (0.0, 0.0))
         shapes = shapes_of(wide, self.tables, most, plain=schedules == ("1f1b",))
         worth = None if every else partial(worth_sharding, wide, most_s=most)
-        return groups_of(wide, shapes, schedules, self.recompute, worth)
-
-    @property
-    def recompute(self) -> str:
-        """Which recompute of a part of a stage is looked for."""
-        return self.able.recompute if self.space.question.pipeline.splits == "any" else "whole"
+        able = recompute_of(self.space.question)
+        return groups_of(wide, shapes, schedules, able, worth)
 
 
 def most_s(problem: Stagewise) -> float:

@@ -133,11 +133,24 @@ def rooms_of(space: Space, group: Group, line: Line) -> Rooms:
     )
 
 
-def _memory_rooms(job: Job, group: Group, line: Line) -> tuple[Array, Array, Array]:
-    """What memory leaves: the most layers, and the line that layers to recompute are above.
+@dataclass(frozen=True)
+class _Loads:
+    """What the layers of a stage hold at least, KiB; arrays (choices, pp) or (choices, 1).
 
     Activations without any rounding up: never more than a stage holds.
     """
+
+    flight: Array
+    """Microbatches in flight."""
+    saved: Ints
+    """Of a layer and microbatch that recomputes, on the device."""
+    saved_whole: Ints
+    """The same where nothing is recomputed."""
+    working: Ints
+    """Beside one layer's backward pass."""
+
+
+def _loads(job: Job, group: Group) -> _Loads:
     axes, (index, first, last) = group.axes, stages_of(group)
     # One layer for each of the chunks and halves: no division leaves a rest.
     unit = 2 * axes.interleaved
@@ -153,15 +166,49 @@ def _memory_rooms(job: Job, group: Group, line: Line) -> tuple[Array, Array, Arr
     # What is offloaded is held on the host, but for the layers on their way.
     away = np.asarray(axes.offload_activations)
     saved, saved_whole = np.where(away, 0, saved), np.where(away, 0, saved_whole)
-    each = line.each
+    least_working = np.minimum(working, working_whole)[:, None]
+    return _Loads(flight, saved[:, None], saved_whole[:, None], least_working)
+
+
+def _memory_rooms(job: Job, group: Group, line: Line) -> tuple[Array, Array, Array]:
+    """What memory leaves: the most layers, and the line that layers to recompute are above."""
+    loads, each = _loads(job, group), line.each
     room = largest_allocation_kib(job) + ROUNDED_KIB - line.least + each * line.fewest
-    room = np.maximum(room - np.minimum(working, working_whole)[:, None], 0.0)
-    most = room / (each + flight * saved[:, None])
-    gain = flight * np.maximum(saved_whole - saved, 0)[:, None]
+    room = np.maximum(room - loads.working, 0.0)
+    most = room / (each + loads.flight * loads.saved)
+    gain = loads.flight * np.maximum(loads.saved_whole - loads.saved, 0)
     some = gain > 0
     gain = np.where(some, gain, 1.0)
-    forced = np.where(some, (each + flight * saved_whole[:, None]) / gain, 0.0)
+    forced = np.where(some, (each + loads.flight * loads.saved_whole) / gain, 0.0)
     return most, forced, np.where(some, room / gain, 0.0)
+
+
+def least_held_kib(space: Space, group: Group, line: Line, high: int) -> Array:
+    """KiB that the fullest stage of each choice (which share one pp) allocates at least, whatever
+    its split and recompute; infinite above ``high``. Bisected from below."""
+    layers, loads = space.job.model.layers, _loads(space.job, group)
+    always = line.least - line.each * line.fewest + loads.working - ROUNDED_KIB
+    each = line.each + loads.flight * loads.saved
+    chunks = chunks_of(space, group)[:, None]
+    index, _, _ = stages_of(group)
+    pp = index.shape[1]
+    ends = ((index == 0) | (index == pp - 1)).astype(np.int64) * (pp > 1)
+
+    def enough(kib: Array, places: Ints) -> Flags:
+        room = np.maximum((kib[:, None] - always[places]) / each[places], 0.0)
+        whole = np.floor(np.minimum(room, layers) * (1 + ROUNDING) + ROUNDING)
+        found: Flags = whole_chunks(whole, chunks[places], ends[places]).sum(axis=1) >= layers
+        return found
+
+    least = np.full(len(group), np.inf)
+    places = np.flatnonzero(enough(np.full(len(group), float(high)), np.arange(len(group))))
+    low, top = np.zeros(len(places)), np.full(len(places), float(high))
+    for _ in range(30):
+        middle = (low + top) / 2
+        fits = enough(middle, places)
+        low, top = np.where(fits, low, middle), np.where(fits, middle, top)
+    least[places] = low
+    return least
 
 
 def least_slowest(rooms: Rooms, layers: int, low: Array, high: Array) -> Array:

@@ -77,10 +77,10 @@ def shapes_of(space: Space, tables: Tables, most_s: float, *, plain: bool) -> In
     `least_waits`."""
     rows = unchunked(space)
     if np.isinf(most_s):
-        return _chunked(space, rows)
+        return chunked(space, rows)
     # With one chunk, and then for nothing what chunks wait for: whatever their number is.
     rows = rows[_floor_s(space, tables, rows, plain=False) <= most_s]
-    rows = _chunked(space, rows)
+    rows = chunked(space, rows)
     kept: Ints = rows[_floor_s(space, tables, rows, plain=plain) <= most_s]
     return kept
 
@@ -133,7 +133,7 @@ def unchunked(space: Space) -> Ints:
     return np.column_stack([rows, np.resize(experts, len(rows)), ones])
 
 
-def _chunked(space: Space, rows: Ints) -> Ints:
+def chunked(space: Space, rows: Ints) -> Ints:
     """The rows with every number of chunks that may take turns: a stage has as many layers, and the
     microbatches come in whole groups."""
     found = [rows[:0]]

@@ -1,37 +1,34 @@
 """Ways out: changes of a question that let something through, each with its step time.
 
-Whether a changed question has a layout that fits is decided by `leanest`, exactly; what its best
-layout takes is the survey's. How much is tried is counted, never timed: the same question gets the
-same ways out on any machine.
+Whether a changed question has a layout that fits is decided exactly, by `leanest` and of every
+split and recompute by `some_pipeline_fits`; its best layout is searched for like any answer. How
+much is tried is counted, never timed: the same question gets the same ways out on any machine.
 """
 
 from __future__ import annotations
 
 import math
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from itertools import groupby
 
-import numpy as np
-
-from layoutopt.costmodel.axes import RING, SCHEDULES, Axes, Ints, ints
-from layoutopt.costmodel.estimate import allocated_kib, estimate, over_kib, step_seconds
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import CP_KINDS
+from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.linears import usual_adapters
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import sharding_fits
 from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import gpu_names, load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster, with_nodes
-from layoutopt.optimizer import choices
-from layoutopt.optimizer.floors import floors_of
+from layoutopt.optimizer import orders
+from layoutopt.optimizer.lean import leanest
+from layoutopt.optimizer.lean_pipelines import some_pipeline_fits
 from layoutopt.optimizer.outcome import Change
-from layoutopt.optimizer.pricing import axes_from, complete, row
-from layoutopt.optimizer.question import AXES, Question
-from layoutopt.optimizer.space import Space, layout_of, space_of
-from layoutopt.optimizer.survey import Seen, Survey
-from layoutopt.optimizer.tables import tables_of
-from layoutopt.optimizer.wall import Clock
+from layoutopt.optimizer.pipelining import asks_usual, is_wider, least_of_pipelines_s
+from layoutopt.optimizer.question import Budget, Question
+from layoutopt.optimizer.space import Space
+from layoutopt.units import GIB
 
 SHARDING_FRAMEWORK = "torchtitan"
 """A framework that shards weights, to suggest where the given one does not."""
@@ -43,88 +40,35 @@ SHORTEST_SEQUENCE = 512
 """Shorter sequences are not suggested."""
 MOST_GPUS_TRIED = 3
 """Accelerators with more memory that are tried."""
-
-
-def leanest(space: Space, schedule: str = "1f1b") -> Seen | None:
-    """The even layout that allocates least on its worst stage; ties go to the faster one.
-
-    A smaller micro_batch never needs more: activations in flight grow with it, or stay where it
-    takes away as many microbatches. So each dp is tried with its smallest one alone, unless the
-    question holds the batch to something.
-    """
-    columns = _lean_columns(space)
-    if not len(columns["tp"]):
-        return None
-    code = SCHEDULES[schedule]
-
-    def axes_of(some: dict[str, Ints]) -> Axes:
-        axes = axes_from(space, some)
-        return replace(axes, schedule=np.full_like(axes.schedule, code))
-
-    axes = axes_of(columns)
-    allocated, over = allocated_kib(space.job, axes), over_kib(space.job, axes)
-    # First what is over by least: the host's memory counts too, where something is offloaded.
-    allocated = np.where(over == over.min(), allocated, np.iinfo(np.int64).max)
-    places = np.flatnonzero(allocated == allocated.min())
-    columns = {axis: column[places] for axis, column in columns.items()}
-    seconds = step_seconds(space.job, axes_of(columns))
-    order = np.lexsort([*(columns[axis] for axis in reversed(AXES)), seconds])
-    return Seen(row(columns, int(order[0])), float(seconds[order[0]]), int(over.min()))
-
-
-def _lean_columns(space: Space) -> dict[str, Ints]:
-    batches: dict[int, list[int]] = {}
-    for dp, micro_batch, _ in space.batches:
-        batches.setdefault(dp, []).append(micro_batch)
-    held = {*space.question.fix, *(limit.axis for limit in space.question.limits)}
-    # Where the optimizer step is the worst moment, larger microbatches hold no more.
-    if not held & {"micro_batch", "microbatches", "vpp"} and not space.job.software.step_bytes:
-        batches = {dp: [min(found)] for dp, found in batches.items()}
-    shapes = [
-        (tp, cp, pp, micro_batch)
-        for tp, cp, pp, dp in space.grids
-        for micro_batch in batches.get(dp, [])
-    ]
-    rest = (ints(space.values["experts"]), ints(space.values["vpp"]), *_lean_codes(space))
-    grids = np.meshgrid(np.arange(len(shapes)), *rest, indexing="ij")
-    place, experts, vpp, sharding, mode = (grid.ravel() for grid in grids)
-    tp, cp, pp, micro_batch = ints(shapes).reshape(-1, 4)[place].T
-    free = {"tp": tp, "cp": cp, "pp": pp, "experts": experts, "vpp": vpp}
-    free |= {"micro_batch": micro_batch, "sharding": sharding, "mode": mode}
-    return complete(space, free)
-
-
-def _lean_codes(space: Space) -> tuple[Ints, Ints]:
-    """Values of sharding and mode that can be the leanest: fewer ranks to shard over, or weights
-    that are kept, never need less, and memory does not depend on the kind of context parallelism.
-    """
-    fix, sharding = space.question.fix, ints(space.values["sharding"])
-    spread = choices.sharding(sharding)
-    held = {*fix, *(limit.axis for limit in space.question.limits)}
-    if "shard_degree" not in held:
-        sharding = sharding[spread.degree == 0]
-    modes = ints(space.values["mode"])
-    kinds = choices.mode(modes).cp_kind
-    if RING in kinds and CP_KINDS[RING] in space.job.software.cp_kinds:
-        modes = modes[kinds == RING]
-    return sharding, modes
+_BUDGET = Budget(seconds=math.inf, effort=10.0)
+"""Of the search of a changed question: deterministic seconds of each call of the solver."""
 
 
 def something_fits(question: Question) -> bool:
     """Whether any layout of the question is legal and fits in memory."""
-    seen = leanest(space_of(question))
-    return seen is not None and seen.over_kib == 0
+    space = orders.first_space(question)
+    return space is not None and _fits(space)
 
 
-def fastest(question: Question) -> Estimate | None:
-    """The best layout of a question, deadline and budget ignored; None where nothing fits."""
-    space = space_of(question)
-    if not something_fits(question):
+def _fits(space: Space) -> bool:
+    if asks_usual(space.question.pipeline):
+        seen = leanest(space)
+        if seen is not None and seen.over_kib == 0:
+            return True
+    return is_wider(space.question) and some_pipeline_fits(space)
+
+
+def fastest(question: Question, most_wall_s: float = math.inf) -> Estimate | None:
+    """The best layout of a question, deadline and budget ignored, if its run takes at most
+    ``most_wall_s``; None where nothing fits."""
+    space = orders.first_space(question)
+    if space is None or not _fits(space):
         return None
-    tables = tables_of(space)
-    survey = Survey(space, floors_of(space, tables), Clock(space.job, tables))
-    found = survey.fitting(1).layouts
-    return estimate(space.job, layout_of(space.question, found[0].chosen)) if found else None
+    if math.isfinite(most_wall_s) and least_of_pipelines_s(space) > most_wall_s:
+        return None
+    _, ended = orders.proved(space, _BUDGET, time.monotonic(), most_wall_s)
+    best = ended.best.estimate if ended.best else None
+    return best if best is not None and best.run.wall_time_s <= most_wall_s else None
 
 
 def _priced(option: str, value: str, question: Question) -> Iterator[Change]:
@@ -133,24 +77,36 @@ def _priced(option: str, value: str, question: Question) -> Iterator[Change]:
         yield Change(option, value, best.step.time_s)
 
 
-def freed(question: Question, enough: Callable[[Estimate], bool]) -> list[Change]:
+def freed(question: Question, best_of: Callable[[Question], Estimate | None]) -> list[Change]:
     """What was fixed or limited left to the search: one axis, or all where one is not enough.
 
-    Of all, those are named that come out otherwise than they were fixed.
+    ``best_of``: the best layout of a changed question, if it is good enough. Of all, those are
+    named that come out otherwise than they were fixed.
     """
     asked = list(dict.fromkeys([*question.fix, *(limit.axis for limit in question.limits)]))
     found = []
     for axis in asked:
-        best = fastest(_without(question, {axis}))
-        if best is not None and enough(best):
-            found.append(Change(axis, str(getattr(best.layout, axis)), best.step.time_s))
+        best = best_of(_without(question, {axis}))
+        if best is not None:
+            found.append(Change(axis, _value(best.layout, axis), best.step.time_s))
     if not found and len(asked) > 1:
-        best = fastest(_without(question, set(asked)))
-        if best is not None and enough(best):
-            now = {axis: getattr(best.layout, axis) for axis in asked}
-            words = [f"{axis}={v}" for axis, v in now.items() if question.fix.get(axis) != v]
+        best = best_of(_without(question, set(asked)))
+        if best is not None:
+            now = {axis: _value(best.layout, axis) for axis in asked}
+            words = [f"{axis}={v}" for axis, v in now.items() if str(question.fix.get(axis)) != v]
             found.append(Change("fix", ",".join(words), best.step.time_s))
     return found
+
+
+def _value(layout: Layout, axis: str) -> str:
+    """Of one key, in a layout's own words: full:3+2 where a part recomputes."""
+    counts = layout.recompute_layers if axis == "recompute" else None
+    if counts is None:
+        return str(getattr(layout, axis))
+    runs = [
+        (n, len(list(run))) for n, run in groupby(counts if isinstance(counts, tuple) else [counts])
+    ]
+    return "full:" + "+".join(f"{times}*{n}" if times > 1 else str(n) for n, times in runs)
 
 
 def _without(question: Question, axes: set[str]) -> Question:
@@ -216,6 +172,14 @@ def larger_gpu(question: Question, needed_bytes: int) -> Iterator[Change]:
             return
 
 
+def more_memory(question: Question, gib: int) -> Iterator[Change]:
+    """So much memory on the same accelerator."""
+    cluster = question.job.cluster
+    gpu = cluster.gpu.model_copy(update={"memory_bytes": gib * GIB})
+    job = replace(question.job, cluster=cluster.model_copy(update={"gpu": gpu}))
+    yield from _priced("gpu memory", f"{gib:,} GiB or more", replace(question, job=job))
+
+
 def more_gpus(
     question: Question,
     at_least: float,
@@ -251,14 +215,16 @@ def _between(question: Question, count: int, at_least: float) -> Iterator[int]:
             yield fewer
 
 
-def fewer_gpus(question: Question, enough: Callable[[Estimate], bool]) -> Iterator[Change]:
-    """The most of a half, a quarter or an eighth of the GPUs with which the run costs less."""
+def fewer_gpus(
+    question: Question, best_of: Callable[[Question], Estimate | None]
+) -> Iterator[Change]:
+    """The most of a half, a quarter or an eighth of the GPUs that is good enough."""
     for power in range(1, 4):
         if question.job.gpus % (1 << power):
             return
         count = question.job.gpus >> power
-        best = fastest(replace(question, job=replace(question.job, gpus=count)))
-        if best is not None and enough(best):
+        best = best_of(replace(question, job=replace(question.job, gpus=count)))
+        if best is not None:
             yield Change("gpus", str(count), best.step.time_s)
             return
 

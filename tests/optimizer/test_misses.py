@@ -16,12 +16,13 @@ from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster
 from layoutopt.optimizer.exhaustive import layouts_like, try_everything
+from layoutopt.optimizer.lean import leanest
 from layoutopt.optimizer.misses import limit_misses, meets_limits
 from layoutopt.optimizer.outcome import Change, Miss, Outcome, Status
 from layoutopt.optimizer.question import Limit, Question
 from layoutopt.optimizer.search import search
 from layoutopt.optimizer.space import layout_of, space_of
-from layoutopt.optimizer.ways import fastest, leanest, something_fits
+from layoutopt.optimizer.ways import fastest, something_fits
 from layoutopt.units import DAY, GIB, parse_count, parse_seconds
 from tests.builders import questions, small_cluster, small_model, small_question
 from tests.conftest import FULL

@@ -11,7 +11,7 @@ import pytest
 from layoutopt.costmodel.axes import ints
 from layoutopt.optimizer.bounded import bounds_of
 from layoutopt.optimizer.outer import groups_of
-from layoutopt.optimizer.pipelining import Pipelines, schedules_of
+from layoutopt.optimizer.pipelining import Pipelines, recompute_of, schedules_of
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rooms import whole_chunks
 from layoutopt.optimizer.rounds import Rounds
@@ -60,7 +60,7 @@ def test_what_is_cut_before_it_is_sharded_has_no_bound(
 
     def walls(limit: float, worth: Callable[..., object] | None) -> dict[Choice, float]:
         found = {}
-        for group in groups_of(wide, every, schedules, search.recompute, worth):  # type: ignore[arg-type]
+        for group in groups_of(wide, every, schedules, recompute_of(space.question), worth):  # type: ignore[arg-type]
             for place, wall in enumerate(bounds_of(search, group, limit).walls.tolist()):
                 if math.isfinite(wall):
                     choice = (group.schedule, group.variant, *group.chosen(place).items())
