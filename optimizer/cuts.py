@@ -11,7 +11,8 @@ from dataclasses import replace
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints
-from layoutopt.optimizer.floors import LAYER_SHARES, SHARD_SHARES, Floors, least_by
+from layoutopt.optimizer.floors import LAYER_SHARES, SHARD_SHARES, Floors
+from layoutopt.optimizer.keyed import Keyed
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Table, Tables
 
@@ -88,17 +89,13 @@ def _reachable(
 ) -> Flags:
     """Rows that, with the lowest floor of the shapes that share their ``axes`` and that are not
     too full with what the row says, stay within."""
-    keys, wanted = _keys(shape, axes), _keys(table, axes)
-    floors = {name: least_by(keys, column, wanted) for name, column in shape.columns.items()}
+    keyed = Keyed(shape, axes, table)
+    floors = {name: keyed.least(column) for name, column in shape.columns.items()}
     for (axis, value), over in too_full.items():
         if axis in table.axes and over.any():
             here = table.axis(axis) == value
             for name, column in shape.columns.items():
-                floors[name][here] = least_by(keys[~over], column[~over], wanted[here])
+                floors[name][here] = keyed.by_number(column, ~over)[keyed.of_wanted[here]]
     # Subtracted, not added: a row whose shapes are all gone has a floor near the largest integer.
     within: Flags = (floors["step"] <= most - above) & (floors["tight"] <= most)
     return within
-
-
-def _keys(table: Table, axes: tuple[str, ...]) -> Ints:
-    return np.stack([table.axis(axis) for axis in axes], axis=-1)

@@ -10,13 +10,14 @@ changes no answer and shortens the proof.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
 from layoutopt.costmodel.axes import Flags, Ints, ints
 from layoutopt.costmodel.memory import largest_allocation_kib
+from layoutopt.optimizer.keyed import HUGE, Keyed
 from layoutopt.optimizer.paths import STAGES, late_hops, paths_of
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Table, Tables, held_layers
@@ -25,8 +26,6 @@ AXES = ("tp", "cp", "pp", "micro_batch", "experts")
 LAYER_SHARES = ("tp", "cp", "micro_batch", "experts")
 SHARD_SHARES = ("tp", "pp", "experts")
 """The axes of a shape that the tables have."""
-HUGE = 2**61
-"""More than any entry."""
 
 
 @dataclass(frozen=True)
@@ -46,8 +45,8 @@ class Floors:
 def floors_of(space: Space, tables: Tables) -> Floors:
     """Floors of every legal shape."""
     rows, microbatches = _shapes(space, tables)
-    layer = Keyed(tables.layer, LAYER_SHARES, rows)
-    shard = Keyed(tables.shard, SHARD_SHARES, rows)
+    layer = Keyed(tables.layer, LAYER_SHARES, _columns(rows, LAYER_SHARES))
+    shard = Keyed(tables.shard, SHARD_SHARES, _columns(rows, SHARD_SHARES))
     once = _once(space, tables)
     too_full = _too_full(space, layer, shard, rows, microbatches)
     any_layer = {name: layer.least(tables.layer.columns[name]) for name in ("total", "m_total")}
@@ -75,9 +74,8 @@ def _tight(
         return np.zeros(len(shapes[0]), dtype=np.int64)
 
     def least(keyed: Keyed, axis: str, values: Ints) -> Ints:
-        found = np.full(len(shapes[0]), HUGE)
-        for code in space.values[axis]:
-            here = keyed.least(values, keyed.table.axis(axis) == code)
+        found, codes = np.full(len(shapes[0]), HUGE), space.values[axis]
+        for code, here in zip(codes, keyed.least_each(values, axis, codes), strict=True):
             found = np.minimum(found, np.where(too_full[axis, code], HUGE, here))
         return found
 
@@ -105,12 +103,15 @@ def _shapes(space: Space, tables: Tables) -> tuple[Ints, Ints]:
     )
     rows = np.column_stack([table[place, :4], spread])
     # Each has rows in both tables, or no layout is of that shape.
-    whole = Keyed(tables.layer, LAYER_SHARES, rows).least(np.zeros(len(tables.layer), np.int64))
-    whole = whole + Keyed(tables.shard, SHARD_SHARES, rows).least(
-        np.zeros(len(tables.shard), np.int64)
-    )
-    kept = (whole == 0) & legal_experts(space, rows)
+    kept = legal_experts(space, rows)
+    for shared, axes in ((tables.layer, LAYER_SHARES), (tables.shard, SHARD_SHARES)):
+        nothing = np.zeros(len(shared), np.int64)
+        kept &= Keyed(shared, axes, _columns(rows, axes)).least(nothing) == 0
     return rows[kept], table[place, 4][kept]
+
+
+def _columns(shapes: Ints, axes: tuple[str, ...]) -> list[Ints]:
+    return [shapes[:, AXES.index(axis)] for axis in axes]
 
 
 def legal_experts(space: Space, rows: Ints) -> Flags:
@@ -122,64 +123,10 @@ def legal_experts(space: Space, rows: Ints) -> Flags:
     return good
 
 
-class Keyed:
-    """A table's rows by the axes that they share with shapes, numbered once."""
-
-    def __init__(self, table: Table, axes: tuple[str, ...], wanted: Ints) -> None:
-        self.table = table
-        places = [AXES.index(axis) for axis in axes]
-        keys = [table.axis(axis) for axis in axes]
-        self.of_rows, self.of_shapes, self._size = _numbered(keys, list(wanted[:, places].T))
-
-    def least(self, values: Ints, keep: Flags | None = None) -> Ints:
-        """For each shape the least of ``values``, one a row of the table, over the rows that go
-        with it (and that ``keep`` says); HUGE where there is none."""
-        return self._least(values, keep)[self.of_shapes]
-
-    def least_alike(self, values: Ints) -> Ints:
-        """For each row of the table the least among the rows that share its axes."""
-        return self._least(values, None)[self.of_rows]
-
-    def _least(self, values: Ints, keep: Flags | None) -> Ints:
-        least = np.full(self._size + 1, HUGE)
-        if keep is None:
-            np.minimum.at(least, self.of_rows, values)
-        else:
-            np.minimum.at(least, self.of_rows[keep], values[keep])
-        least[-1] = HUGE
-        return least
-
-
-def _numbered(keys: Sequence[Ints], wanted: Sequence[Ints]) -> tuple[Ints, Ints, int]:
-    """A number for each combination of ``keys``; for each of ``wanted`` the number that it equals,
-    or -1."""
-    of_keys = np.zeros(len(keys[0]), dtype=np.int64)
-    of_wanted, known, size = np.zeros(len(wanted[0]), dtype=np.int64), np.asarray(True), 1
-    for column, asked in zip(keys, wanted, strict=True):
-        domain = np.unique(column)
-        place = np.minimum(np.searchsorted(domain, asked), max(len(domain) - 1, 0))
-        known = known & (domain[place] == asked if len(domain) else np.asarray(False))
-        of_keys = of_keys * len(domain) + np.searchsorted(domain, column)
-        of_wanted, size = of_wanted * len(domain) + place, size * len(domain)
-    return of_keys, np.where(known, of_wanted, -1), size
-
-
-def least_by(keys: Ints, values: Ints, wanted: Ints) -> Ints:
-    """For each row of ``wanted`` the least of ``values`` whose row of ``keys`` equals it.
-
-    A very large number where there is none.
-    """
-    of_keys, of_wanted, size = _numbered(list(keys.T), list(wanted.T))
-    least = np.full(size + 1, HUGE)
-    np.minimum.at(least, of_keys, values)
-    least[-1] = HUGE
-    found: Ints = least[of_wanted]
-    return found
-
-
 def _ends(tables: Tables, rows: Ints) -> dict[str, Ints]:
     """The ends table's row of each shape."""
-    place = least_by(tables.ends.rows, np.arange(len(tables.ends)), rows[:, [0, 1, 3]])
+    ends = tables.ends
+    place = Keyed(ends, ends.axes, _columns(rows, ends.axes)).least(np.arange(len(ends)))
     return {name: column[place] for name, column in tables.ends.columns.items()}
 
 
@@ -251,15 +198,25 @@ def _too_full(
     if not space.keeps("every_stage_fits"):
         return {}
     held, largest = _least_held(space, rows, microbatches), largest_allocation_kib(space.job)
-    any_state, any_saved = _least_state(shard, None), _least_saved(layer, None)
+    modes, shardings = space.values["mode"], space.values["sharding"]
+    columns = layer.table.columns
+    once = columns["working"] + columns["parked"]
+    saved, working = (layer.least_each(one, "mode", modes) for one in (columns["saved"], once))
+    states = (shard.table.columns[f"state_{name}"] for name in STAGES)
+    state = np.stack([shard.least_each(one, "sharding", shardings) for one in states], axis=-1)
+    # Of any mode and of any sharding: HUGE is more than what some row has.
+    any_saved, any_state = (_least(saved), _least(working)), _least(state)
     found = {}
-    for code in space.values["mode"]:
-        saved = _least_saved(layer, layer.table.axis("mode") == code)
-        found["mode", code] = _over(held, saved, any_state, largest)
-    for code in space.values["sharding"]:
-        state = _least_state(shard, shard.table.axis("sharding") == code)
-        found["sharding", code] = _over(held, any_saved, state, largest)
+    for place, code in enumerate(modes):
+        found["mode", code] = _over(held, (saved[place], working[place]), any_state, largest)
+    for place, code in enumerate(shardings):
+        found["sharding", code] = _over(held, any_saved, state[place], largest)
     return found
+
+
+def _least(each: Ints) -> Ints:
+    """Over the values of an axis; HUGE where it has none."""
+    return np.min(each, axis=0, initial=HUGE)
 
 
 def _over(held: Ints, layer: tuple[Ints, Ints], state: Ints, largest: int) -> Flags:
@@ -270,19 +227,6 @@ def _over(held: Ints, layer: tuple[Ints, Ints], state: Ints, largest: int) -> Fl
     need = np.where(none[:, None], 0, state) + held * saved[:, None] + working[:, None]
     over: Flags = none | np.any(need > largest, axis=1)
     return over
-
-
-def _least_state(shard: Keyed, keep: Flags | None) -> Ints:
-    """Least model state of each shape on each of STAGES."""
-    columns = (shard.table.columns[f"state_{name}"] for name in STAGES)
-    return np.stack([shard.least(column, keep) for column in columns], axis=-1)
-
-
-def _least_saved(layer: Keyed, keep: Flags | None) -> tuple[Ints, Ints]:
-    """Least memory of a layer of each shape: saved, and held once beside it."""
-    columns = layer.table.columns
-    once = columns["working"] + columns["parked"]
-    return layer.least(columns["saved"], keep), layer.least(once, keep)
 
 
 def _least_held(space: Space, rows: Ints, microbatches: Ints) -> Ints:

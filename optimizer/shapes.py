@@ -19,7 +19,8 @@ import numpy as np
 from layoutopt.costmodel.axes import Array, Ints, ints
 from layoutopt.costmodel.pipelines import pipelines_of
 from layoutopt.optimizer.domains import fixed, within
-from layoutopt.optimizer.floors import HUGE, least_by
+from layoutopt.optimizer.floors import LAYER_SHARES
+from layoutopt.optimizer.keyed import HUGE, Keyed
 from layoutopt.optimizer.space import Space
 from layoutopt.optimizer.tables import Tables
 
@@ -88,16 +89,12 @@ def shapes_of(space: Space, tables: Tables, most_s: float, *, plain: bool) -> In
 def _floor_s(space: Space, tables: Tables, rows: Ints, *, plain: bool) -> Array:
     """Seconds that every pipeline of a row takes; infinite where the tables have no such layer."""
     layer, ends, layers = tables.layer, tables.ends, space.job.model.layers
-    keys = np.stack([layer.axis(axis) for axis in ("tp", "cp", "micro_batch", "experts")], axis=-1)
-    place = least_by(keys, np.arange(len(layer)), rows[:, [0, 1, 4, 6]])
+    keyed = Keyed(layer, LAYER_SHARES, _columns(rows, LAYER_SHARES))
+    least = {name: keyed.least(layer.columns[name]) for name in ("m_total", "total")}
     floor = np.full(len(rows), np.inf)
-    known = np.flatnonzero(place < HUGE)
-    rows = rows[known]
-    least = {
-        name: least_by(keys, layer.columns[name], rows[:, [0, 1, 4, 6]])
-        for name in ("m_total", "total")
-    }
-    at = least_by(ends.rows, np.arange(len(ends)), rows[:, [0, 1, 4]])
+    known = np.flatnonzero(least["total"] < HUGE)
+    rows, least = rows[known], {name: column[known] for name, column in least.items()}
+    at = Keyed(ends, ends.axes, _columns(rows, ends.axes)).least(np.arange(len(ends)))
     entry = {name: column[at] for name, column in ends.columns.items()}
     pp, vpp = rows[:, 2], rows[:, 7]
     always = layers * least["m_total"] + entry["m_embedding"] + entry["m_head"]
@@ -107,6 +104,10 @@ def _floor_s(space: Space, tables: Tables, rows: Ints, *, plain: bool) -> Array:
     # Rounded as in any sum of the tables; twice, as the waits are not an even split's.
     floor[known] = tables.seconds(1) * (always + waits * one - 2 * tables.delta)
     return floor
+
+
+def _columns(rows: Ints, axes: tuple[str, ...]) -> list[Ints]:
+    return [rows[:, SHAPE.index(axis)] for axis in axes]
 
 
 def _messages(tables: Tables, pp: Ints, entry: dict[str, Ints]) -> Ints:

@@ -17,11 +17,11 @@ import numpy as np
 from layoutopt.costmodel import activations, terms
 from layoutopt.costmodel.axes import Array, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.offload import device_kib, offloaded
 from layoutopt.costmodel.pipeline import layers_in_flight, overlap_window
 from layoutopt.costmodel.stages import even_classes
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.dominance import dominated
+from layoutopt.optimizer.layer_columns import LayerGrid, rounds_of
 from layoutopt.optimizer.paths import STAGES, late_hops, paths_of, priced_layers, stage_shapes
 from layoutopt.optimizer.pricing import sequence_parallel
 from layoutopt.optimizer.shard_columns import shard_kib, shard_seconds
@@ -51,6 +51,7 @@ class Table:
     rows: Ints
     """Shape (rows, axes)."""
     columns: dict[str, Ints] = field(default_factory=dict)
+    _numbered: dict[str, tuple[Ints, Ints]] = field(default_factory=dict, repr=False, compare=False)
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -60,10 +61,20 @@ class Table:
         values: Ints = self.rows[:, self.axes.index(name)]
         return values
 
+    def numbered(self, name: str) -> tuple[Ints, Ints]:
+        """Values of one axis in rising order, all that it has and perhaps more, and the place of
+        each row's own among them."""
+        if name not in self._numbered:
+            values = self.axis(name)
+            known = np.unique(values)
+            self._numbered[name] = known, np.searchsorted(known, values)
+        return self._numbered[name]
+
     def keep(self, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Table:
         """The rows where ``mask`` is true."""
         kept = {name: column[mask] for name, column in self.columns.items()}
-        return Table(self.name, self.axes, self.rows[mask], kept)
+        numbered = {name: (known, place[mask]) for name, (known, place) in self._numbered.items()}
+        return Table(self.name, self.axes, self.rows[mask], kept, numbered)
 
 
 @dataclass(frozen=True)
@@ -138,25 +149,19 @@ class _Builder:
 
     def __init__(self, space: Space) -> None:
         self.space, self.job = space, space.job
-        self.layer_rows = self._possible(mesh(space, LAYER))
+        self.layer = LayerGrid(space)
+        self.layer_rows = self.layer.rows
         self.ends_rows = self._possible(mesh(space, ENDS))
-        self.shard_rows = self._possible(mesh(space, SHARD), place=2)
-        self._keep_legal()
+        self.shard_rows = self._legal_shards(self._possible(mesh(space, SHARD), place=2))
 
-    def _keep_legal(self) -> None:
-        """Only rows that the rules which look at a table's own axes let through."""
-        tp, cp, experts, _, mode = self.layer_rows.T
-        legal = self.space.exchanges(tp, cp, mode)
-        self.layer_rows = self.layer_rows[legal & self._cut(tp, experts)]
-        tp, pp, sharding, experts = self.shard_rows.T
+    def _legal_shards(self, rows: Ints) -> Ints:
+        """Only rows that the rules which look at the table's own axes let through."""
+        tp, pp, sharding, experts = rows.T
         legal = self.space.groups_shards(tp, pp, experts, sharding)
-        self.shard_rows = self.shard_rows[legal & self._cut(tp, experts)]
-
-    def _cut(self, tp: Ints, experts: Ints) -> Flags:
-        """etp divides tp."""
-        if not self.space.keeps("experts_stay_within_tensor_ranks"):
-            return np.ones(len(tp), dtype=bool)
-        return np.asarray(tp % choices.experts(experts).etp == 0)
+        if self.space.keeps("experts_stay_within_tensor_ranks"):
+            legal &= tp % choices.experts(experts).etp == 0
+        kept: Ints = rows[legal]
+        return kept
 
     def _possible(self, rows: Ints, place: int = 1) -> Ints:
         """Rows whose first two axes, tp and cp (pp at ``place`` 2), some use of all GPUs has."""
@@ -165,35 +170,13 @@ class _Builder:
         kept: Ints = rows[np.isin(rows[:, 0] * code + rows[:, 1], pairs)]
         return kept
 
-    def _rounds(self, tp: Ints, cp: Ints, micro_batch: Ints) -> Array:
-        batch = float(self.job.training.global_batch)
-        rounds: Array = batch * tp * cp / (self.job.gpus * micro_batch)
-        return rounds
-
     def _sp(self, tp: Ints, cp: Ints) -> Flags:
         return sequence_parallel(self.space, tp, cp)
 
-    @cached_property
+    @property
     def layer_s(self) -> dict[str, Array]:
         """One layer and microbatch, seconds."""
-        tp, cp, experts, micro_batch, mode = self.layer_rows.T
-        held, way = choices.experts(experts), choices.mode(mode)
-        layer = terms.layer_terms(
-            self.job,
-            tp,
-            cp,
-            held.ep,
-            micro_batch,
-            way.recompute,
-            etp=held.etp,
-            sp=self._sp(tp, cp),
-            cp_kind=way.cp_kind,
-        )
-        layer = offloaded(self.job, layer, self._saved_kib, way.offload == 1)
-        plain = {"total": layer.total, "forward": layer.forward, "backward": layer.backward}
-        rounds = self._rounds(tp, cp, micro_batch)
-        times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
-        return _filled({**plain, **times_m}, len(tp))
+        return self.layer.seconds
 
     @cached_property
     def ends_s(self) -> dict[str, Array]:
@@ -205,7 +188,7 @@ class _Builder:
         }
         for code, pps in enumerate(self.links):
             plain[f"message{code}"] = self._message(pps[0])
-        rounds = self._rounds(tp, cp, micro_batch)
+        rounds = rounds_of(self.space, tp, cp, micro_batch)
         times_m = {f"m_{name}": rounds * value for name, value in plain.items()}
         times_m["m_host"] = rounds * self.job.software.microbatch_overhead_s
         for code, pps in enumerate(self.links):
@@ -257,7 +240,7 @@ class _Builder:
         layer = 3 * max(float(np.max(column)) for column in self.layer_s.values())
         ends = 5 * max(float(np.max(column)) for column in self.ends_s.values())
         shard = max(float(np.max(column)) for column in self.shard_s.values())
-        shard *= max(1.0, float(np.max(self._rounds(*self.ends_rows.T))))
+        shard *= max(1.0, float(np.max(rounds_of(self.space, *self.ends_rows.T))))
         for pp, vpp in self.space.chunks:
             for path in paths_of(self.job, pp, vpp):
                 work = path.many * (layer + shard)
@@ -282,7 +265,7 @@ class _Builder:
         ends["rounds"] = ints([code[value] for value in exact])
         ends["logits"] = _wide(activations.logits_kib(self.job, tp, cp, micro_batch), len(tp))
         layer = {name: _quanta(column, quantum) for name, column in self.layer_s.items()}
-        layer |= self._layer_kib()
+        layer |= self.layer.kib
         layer["dominated"] = self._dominated(layer)
         shard = {name: _quanta(column, quantum) for name, column in self.shard_s.items()}
         for name in ("forward_wire", "backward_wire"):
@@ -327,30 +310,6 @@ class _Builder:
         seconds = [self.layer_s["forward"], self.layer_s["backward"]]
         held = [layer[name] for name in ("saved", "parked", "saved_host", "working")]
         return dominated(self.layer_rows, seconds, held).astype(np.int64)
-
-    def _layer_kib(self) -> dict[str, Ints]:
-        tp, cp, experts, micro_batch, mode = self.layer_rows.T
-        held, way = choices.experts(experts), choices.mode(mode)
-        args = (self.job, tp, cp, held.ep, micro_batch, way.recompute)
-        working = activations.working_kib(*args, etp=held.etp, sp=self._sp(tp, cp))
-        saved, parked = device_kib(self._saved_kib, way.offload == 1)
-        columns = {
-            "saved": saved,
-            "parked": parked,
-            "saved_host": np.where(way.offload == 1, self._saved_kib, 0),
-            "working": working,
-        }
-        return {name: _wide(column, len(tp)) for name, column in columns.items()}
-
-    @cached_property
-    def _saved_kib(self) -> Ints:
-        """What one layer saves, wherever it waits."""
-        tp, cp, experts, micro_batch, mode = self.layer_rows.T
-        held, recompute = choices.experts(experts), choices.mode(mode).recompute
-        saved = activations.activation_kib(
-            self.job, tp, cp, held.ep, micro_batch, recompute, etp=held.etp, sp=self._sp(tp, cp)
-        )
-        return _wide(saved, len(tp))
 
 
 def _quanta(seconds: Array, quantum: float) -> Ints:
