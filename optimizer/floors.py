@@ -44,9 +44,7 @@ class Floors:
 
 def floors_of(space: Space, tables: Tables) -> Floors:
     """Floors of every legal shape."""
-    rows, microbatches = _shapes(space, tables)
-    layer = Keyed(tables.layer, LAYER_SHARES, _columns(rows, LAYER_SHARES))
-    shard = Keyed(tables.shard, SHARD_SHARES, _columns(rows, SHARD_SHARES))
+    rows, microbatches, layer, shard = _shapes(space, tables)
     once = _once(space, tables)
     too_full = _too_full(space, layer, shard, rows, microbatches)
     any_layer = {name: layer.least(tables.layer.columns[name]) for name in ("total", "m_total")}
@@ -86,8 +84,9 @@ def _tight(
     return np.where(none, 0, _pipeline(space, tables, *shapes, lean) + np.where(none, 0, once))
 
 
-def _shapes(space: Space, tables: Tables) -> tuple[Ints, Ints]:
-    """Legal (tp, cp, pp, micro_batch, experts), and the microbatches that each leads to."""
+def _shapes(space: Space, tables: Tables) -> tuple[Ints, Ints, Keyed, Keyed]:
+    """Legal (tp, cp, pp, micro_batch, experts), and the microbatches that each leads to; the layer
+    and the shard table as shapes ask them."""
     by_dp = defaultdict(list)
     for dp, micro_batch, microbatches in space.batches:
         by_dp[dp].append((micro_batch, microbatches))
@@ -102,12 +101,13 @@ def _shapes(space: Space, tables: Tables) -> tuple[Ints, Ints]:
         grid.ravel() for grid in np.meshgrid(np.arange(len(table)), experts, indexing="ij")
     )
     rows = np.column_stack([table[place, :4], spread])
-    # Each has rows in both tables, or no layout is of that shape.
+    layer = Keyed(tables.layer, LAYER_SHARES, _columns(rows, LAYER_SHARES))
+    shard = Keyed(tables.shard, SHARD_SHARES, _columns(rows, SHARD_SHARES))
     kept = legal_experts(space, rows)
-    for shared, axes in ((tables.layer, LAYER_SHARES), (tables.shard, SHARD_SHARES)):
-        nothing = np.zeros(len(shared), np.int64)
-        kept &= Keyed(shared, axes, _columns(rows, axes)).least(nothing) == 0
-    return rows[kept], table[place, 4][kept]
+    # Each has rows in both tables, or no layout is of that shape.
+    for keyed in (layer, shard):
+        kept &= keyed.least(np.zeros(len(keyed.table), np.int64)) == 0
+    return rows[kept], table[place, 4][kept], layer.asking(kept), shard.asking(kept)
 
 
 def _columns(shapes: Ints, axes: tuple[str, ...]) -> list[Ints]:
@@ -116,11 +116,10 @@ def _columns(shapes: Ints, axes: tuple[str, ...]) -> list[Ints]:
 
 def legal_experts(space: Space, rows: Ints) -> Flags:
     """Shapes whose experts divide the GPUs of a stage."""
-    good = np.zeros(len(rows), dtype=bool)
-    for pp in space.values["pp"]:
-        held = [code for code in space.values["experts"] if space.expert_groups(code, pp)]
-        good |= (rows[:, 2] == pp) & np.isin(rows[:, 4], ints(held))
-    return good
+    pps, codes = space.values["pp"], space.values["experts"]
+    good = np.array([[space.expert_groups(code, pp) for code in codes] for pp in pps], dtype=bool)
+    good = good.reshape(len(pps), len(codes))
+    return good[np.searchsorted(ints(pps), rows[:, 2]), np.searchsorted(ints(codes), rows[:, 4])]
 
 
 def _ends(tables: Tables, rows: Ints) -> dict[str, Ints]:
@@ -197,14 +196,15 @@ def _too_full(
     """Shapes that cannot fit with a given mode or sharding."""
     if not space.keeps("every_stage_fits"):
         return {}
-    held, largest = _least_held(space, rows, microbatches), largest_allocation_kib(space.job)
+    # Stage by stage: long rows of memory instead of triples.
+    held = np.ascontiguousarray(_least_held(space, rows, microbatches).T)
+    largest = largest_allocation_kib(space.job)
     modes, shardings = space.values["mode"], space.values["sharding"]
     columns = layer.table.columns
     once = columns["working"] + columns["parked"]
     saved, working = (layer.least_each(one, "mode", modes) for one in (columns["saved"], once))
     states = (shard.table.columns[f"state_{name}"] for name in STAGES)
-    state = np.stack([shard.least_each(one, "sharding", shardings) for one in states], axis=-1)
-    # Of any mode and of any sharding: HUGE is more than what some row has.
+    state = np.stack([shard.least_each(one, "sharding", shardings) for one in states], axis=1)
     any_saved, any_state = (_least(saved), _least(working)), _least(state)
     found = {}
     for place, code in enumerate(modes):
@@ -222,10 +222,10 @@ def _least(each: Ints) -> Ints:
 def _over(held: Ints, layer: tuple[Ints, Ints], state: Ints, largest: int) -> Flags:
     """More than may be allocated, or nothing of that kind goes with the shape at all."""
     saved, working = layer
-    none = (saved == HUGE) | (state[:, 0] == HUGE)
-    saved, working = np.where(none, 0, saved), np.where(none, 0, working)
-    need = np.where(none[:, None], 0, state) + held * saved[:, None] + working[:, None]
-    over: Flags = none | np.any(need > largest, axis=1)
+    over: Flags = (saved == HUGE) | (state[0] == HUGE)
+    saved, working = np.where(over, 0, saved), np.where(over, 0, working)
+    for in_flight, always in zip(held, state, strict=True):
+        over = over | (in_flight * saved + working + always > largest)
     return over
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from copy import copy
 
 import numpy as np
 
@@ -50,6 +51,12 @@ class Keyed:
         place = np.minimum(np.searchsorted(domain, ints(list(among))), max(len(domain) - 1, 0))
         there = domain[place] == among if len(domain) else np.zeros(len(among), dtype=bool)
         return least[np.where(there, place, len(domain))[:, None], self.of_wanted]
+
+    def asking(self, places: Flags | Ints) -> Keyed:
+        """The same for some of the rows that ask."""
+        some = copy(self)
+        some.of_wanted = self.of_wanted[places]
+        return some
 
     def by_number(self, values: Ints, keep: Flags | None = None) -> Ints:
         """The least for each number; the last is of what no row has."""

@@ -42,6 +42,12 @@ class LayerGrid:
         pair, *rest = self._places
         columns = [column[place] for column, place in zip(values, rest, strict=True)]
         self.rows: Ints = np.column_stack([pairs[pair], *columns])
+        self.numbers = dict(
+            zip(("experts", "micro_batch", "mode"), zip(values, rest, strict=True), strict=True)
+        )
+        for axis, column in zip(("tp", "cp"), pairs.T, strict=True):
+            known = ints(space.values[axis])
+            self.numbers[axis] = known, np.searchsorted(known, column)[pair]
 
     def _cut(self) -> Flags:
         """etp divides tp."""

@@ -51,7 +51,8 @@ class Table:
     rows: Ints
     """Shape (rows, axes)."""
     columns: dict[str, Ints] = field(default_factory=dict)
-    _numbered: dict[str, tuple[Ints, Ints]] = field(default_factory=dict, repr=False, compare=False)
+    numbers: dict[str, tuple[Ints, Ints]] = field(default_factory=dict, repr=False, compare=False)
+    """What is known of `numbered`."""
 
     def __len__(self) -> int:
         return len(self.rows)
@@ -64,17 +65,18 @@ class Table:
     def numbered(self, name: str) -> tuple[Ints, Ints]:
         """Values of one axis in rising order, all that it has and perhaps more, and the place of
         each row's own among them."""
-        if name not in self._numbered:
+        if name not in self.numbers:
             values = self.axis(name)
             known = np.unique(values)
-            self._numbered[name] = known, np.searchsorted(known, values)
-        return self._numbered[name]
+            self.numbers[name] = known, np.searchsorted(known, values)
+        return self.numbers[name]
 
     def keep(self, mask: np.ndarray[tuple[int, ...], np.dtype[np.bool_]]) -> Table:
         """The rows where ``mask`` is true."""
-        kept = {name: column[mask] for name, column in self.columns.items()}
-        numbered = {name: (known, place[mask]) for name, (known, place) in self._numbered.items()}
-        return Table(self.name, self.axes, self.rows[mask], kept, numbered)
+        places = np.flatnonzero(mask)
+        kept = {name: column[places] for name, column in self.columns.items()}
+        numbered = {name: (known, of[places]) for name, (known, of) in self.numbers.items()}
+        return Table(self.name, self.axes, self.rows[places], kept, numbered)
 
 
 @dataclass(frozen=True)
@@ -273,7 +275,7 @@ class _Builder:
                 shard[f"fine_{column}"] = _quanta(self.shard_s[column], quantum / fine)
         shard |= shard_kib(self.space, self.shard_rows, STAGES)
         return Tables(
-            layer=Table("layer", LAYER, self.layer_rows, layer),
+            layer=Table("layer", LAYER, self.layer_rows, layer, self.layer.numbers),
             ends=Table("ends", ENDS, self.ends_rows, ends),
             shard=Table("shard", SHARD, self.shard_rows, shard),
             quantum_s=quantum,
