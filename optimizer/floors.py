@@ -216,7 +216,8 @@ def _too_full(
 
 def _least(each: Ints) -> Ints:
     """Over the values of an axis; HUGE where it has none."""
-    return np.min(each, axis=0, initial=HUGE)
+    least: Ints = np.min(each, axis=0, initial=HUGE)
+    return least
 
 
 def _over(held: Ints, layer: tuple[Ints, Ints], state: Ints, largest: int) -> Flags:

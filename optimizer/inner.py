@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from layoutopt.costmodel import gradient_sync, memory, once
-from layoutopt.costmodel.axes import Axes, Flags, Ints, ints, take
+from layoutopt.costmodel.axes import Array, Axes, Flags, Ints, ints, take
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.costmodel.pipelines import pipelines_of
 from layoutopt.costmodel.rules import pipeline_fits
 from layoutopt.costmodel.stages import Stages, even_split
-from layoutopt.optimizer.outer import Group
+from layoutopt.optimizer.outer import SLACK, Group
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.stagewise import Chain, Late, Row, Stagewise
+
+HUGE = 2**40
+"""More layers than there are."""
+_HALVINGS = 30
 
 
 @dataclass(frozen=True)
@@ -30,28 +34,34 @@ class Part:
     place: int
 
 
-def problems_of(space: Space, group: Group, place: int, most_layers: Ints) -> Iterator[Stagewise]:
+def problems_of(
+    space: Space, group: Group, place: int, most_layers: Ints, most_s: float = math.inf
+) -> Iterator[Stagewise]:
     """The inner problems of one outer choice: one, or one for each number of layers that all
-    stages recompute alike. ``most_layers``: what each stage has room for below the cut-off."""
-    for (problem,) in shared_problems((Part(space, group, place),), most_layers):
+    stages recompute alike. ``most_layers``: what each stage has room for below the cut-off;
+    ``most_s``: pipelines alone that take longer are not wanted."""
+    for (problem,) in shared_problems((Part(space, group, place),), most_layers, most_s):
         yield problem
 
 
-def shared_problems(parts: Sequence[Part], most_layers: Ints) -> Iterator[tuple[Stagewise, ...]]:
+def shared_problems(
+    parts: Sequence[Part], most_layers: Ints, most_s: float = math.inf
+) -> Iterator[tuple[Stagewise, ...]]:
     """The same for several jobs that run one layout: tables whose rows fit in all of them, with the
-    seconds of each. The choices differ in the number of microbatches alone."""
+    seconds of each. The choices differ in the number of microbatches alone. ``most_s`` is of the
+    first job."""
     one = parts[0]
     ranges = layer_ranges(one.space, one.group, one.place, most_layers)
     if any(not values for values in ranges):
         return
     if one.group.variant.counts != "same":
-        yield from _problems(parts, ranges, None)
+        yield from _problems(parts, ranges)
         return
     # Megatron-LM counts the layers to recompute within a chunk.
     chunks = int(one.group.axes.interleaved[one.place])
     fewest = chunks if one.space.job.model.mtp_layers else 0
-    for number in range(fewest, max(map(max, ranges)) + chunks, chunks):
-        yield from _problems(parts, ranges, number)
+    numbers = np.arange(fewest, max(map(max, ranges)) + chunks, chunks)
+    yield from _counted_problems(parts, ranges, numbers, most_s)
 
 
 def layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> list[list[int]]:
@@ -75,32 +85,102 @@ def layer_ranges(space: Space, group: Group, place: int, most_layers: Ints) -> l
     return ranges
 
 
-def _problems(
-    parts: Sequence[Part], ranges: list[list[int]], same: int | None
-) -> Iterator[tuple[Stagewise, ...]]:
+def _problems(parts: Sequence[Part], ranges: list[list[int]]) -> Iterator[tuple[Stagewise, ...]]:
     """The rows that fit; nothing where a stage has none."""
-    group = parts[0].group
-    stage, layers, again = _combinations(group, ranges, same)
-    head = 0 if group.schedule == "zbv" else len(ranges) - 1
-    stages = Stages(
-        stage[None], layers[None], stage[None] == 0, stage[None] == head,
-        again[None] if group.variant.partly else None,
-    )  # fmt: skip
-    fits = np.logical_and.reduce([_fits(part.space, _axes(part), stages) for part in parts])
+    stage, layers, again = _combinations(parts[0].group, ranges)
+    stages = _stages(parts[0].group, len(ranges), stage, layers, again)
+    fits = _fit_all(parts, stages)
     # Recompute costs time and frees memory: beyond what fits, more of it never helps.
     needed = fits & _fewest(stage, layers, again, fits)
     if len(np.unique(stage[needed])) < len(ranges):
         return
-    told = [stage[needed].tolist(), layers[needed].tolist(), again[needed].tolist()]
-    found = []
+    yield from _listed(parts, len(ranges), stages.keep(needed), np.zeros(int(needed.sum()), int))
+
+
+def _counted_problems(
+    parts: Sequence[Part], ranges: list[list[int]], numbers: Ints, most_s: float
+) -> Iterator[tuple[Stagewise, ...]]:
+    """The same for each of ``numbers``, rising, of layers that every stage recomputes if it has so
+    many. Memory and seconds of all of them are asked for at once."""
+    group, pp = parts[0].group, len(ranges)
+    pairs = ints([(stage, layers) for stage, values in enumerate(ranges) for layers in values])
+    stage, layers = (np.tile(column, len(numbers)) for column in pairs.T)
+    again = np.minimum(np.repeat(numbers, len(pairs)), layers)
+    stages = _stages(group, pp, stage, layers, again)
+    fits = _fit_all(parts, stages).reshape(len(numbers), len(pairs))
+    firsts = np.searchsorted(pairs[:, 0], np.arange(pp))
+    wanted = np.logical_or.reduceat(fits, firsts, axis=1).all(axis=1)
+    # Recompute costs time and frees memory: beyond the number with which all fits it never helps.
+    wanted &= np.cumsum(fits.all(axis=1)) - fits.all(axis=1) == 0
+    if math.isfinite(most_s):
+        told = again.reshape(fits.shape)
+        least = _least_counted_s(group, parts[0].place, pairs.T, told, fits, firsts)
+        wanted &= least <= most_s
+    kept = (fits & wanted[:, None]).ravel()
+    if wanted.any():
+        number = np.repeat(np.arange(len(numbers)), len(pairs))
+        yield from _listed(parts, pp, stages.keep(kept), number[kept])
+
+
+def _least_counted_s(
+    group: Group, place: int, pairs: Ints, again: Ints, fits: Flags, firsts: Ints
+) -> Array:
+    """What the pipeline takes at least with each number of recomputed layers, of the rows (stage,
+    layers) in ``pairs`` that fit with it: the least slowest stage with room for all layers."""
+    stage, layers = pairs
+    many = group.keep(np.full(len(again), place))
+    fewest = np.add.reduce(np.minimum.reduceat(np.where(fits, again, HUGE), firsts, axis=1), axis=1)
+    # Whatever stands where: so many layers recompute, which is work like any other.
+    many = replace(many, head_s=many.head_s + many.again_s * fewest)
+    head = 0 if group.schedule == "zbv" else len(firsts) - 1
+    seconds = layers * group.layer_s[place] + again * group.again_s[place]
+    seconds = seconds + np.where(stage == 0, group.embedding_s[place], 0.0)
+    seconds = seconds + np.where(stage == head, group.head_s[place], 0.0)
+
+    def room(slowest: Array) -> Ints:
+        held = np.where(fits & (seconds <= slowest[:, None]), layers, -HUGE)
+        return np.add.reduce(np.maximum.reduceat(held, firsts, axis=1), axis=1)
+
+    low, high = np.zeros(len(again)), np.max(np.where(fits, seconds, 0.0), axis=1)
+    never = room(high) < group.layers
+    for _ in range(_HALVINGS):
+        middle = (low + high) / 2
+        enough = room(middle) >= group.layers
+        low, high = np.where(enough, low, middle), np.where(enough, middle, high)
+    least = np.max([factor * low + rest for factor, rest in many.bounds()], axis=0)
+    return np.where(never, np.inf, least * (1 - SLACK))
+
+
+def _listed(
+    parts: Sequence[Part], pp: int, stages: Stages, number: Ints
+) -> Iterator[tuple[Stagewise, ...]]:
+    """A problem for each ``number`` that rows have, in their order, for each of ``parts``."""
+    again = np.zeros_like(stages.layers) if stages.recomputed is None else stages.recomputed
+    told = [column[0].tolist() for column in (stages.index, stages.layers, again)]
+    found: list[list[Stagewise]] = []
     for part in parts:
-        tables: dict[int, list[Row]] = defaultdict(list)
-        columns = _columns(part.space.job, part.group, part.place, _axes(part), stages.keep(needed))
-        for at, *values in zip(*told, *columns, strict=True):
-            tables[at].append(Row(*values))
-        rows = tuple(tuple(tables[at]) for at in range(len(ranges)))
-        found.append(_stagewise(part.group, part.place, rows))
-    yield tuple(found)
+        tables: dict[int, list[list[Row]]] = {}
+        columns = _columns(part.space.job, part.group, part.place, _axes(part), stages)
+        for which, at, *values in zip(number.tolist(), *told, *columns, strict=True):
+            tables.setdefault(which, [[] for _ in range(pp)])[at].append(Row(*values))
+        rows = (tuple(map(tuple, table)) for table in tables.values())
+        found.append([_stagewise(part.group, part.place, table) for table in rows])
+    yield from zip(*found, strict=True)
+
+
+def _stages(group: Group, pp: int, stage: Ints, layers: Ints, again: Ints) -> Stages:
+    """Rows as stages of one layout each."""
+    head = 0 if group.schedule == "zbv" else pp - 1
+    return Stages(
+        stage[None], layers[None], stage[None] == 0, stage[None] == head,
+        again[None] if group.variant.partly else None,
+    )  # fmt: skip
+
+
+def _fit_all(parts: Sequence[Part], stages: Stages) -> Flags:
+    """Rows that fit in every part."""
+    fits: Flags = np.logical_and.reduce([_fits(part.space, _axes(part), stages) for part in parts])
+    return fits
 
 
 def _axes(part: Part) -> Axes:
@@ -178,16 +258,12 @@ def one_f_one_b_chains(pp: int, m: int) -> tuple[Chain, ...]:
     return tuple(found)
 
 
-def _combinations(
-    group: Group, ranges: list[list[int]], same: int | None
-) -> tuple[Ints, Ints, Ints]:
+def _combinations(group: Group, ranges: list[list[int]]) -> tuple[Ints, Ints, Ints]:
     """Stage, layers and layers recomputed of every row, memory ignored."""
     found = []
     for stage, values in enumerate(ranges):
         for layers in values:
-            if same is not None:
-                found.append((stage, layers, min(same, layers)))
-            elif group.variant.counts == "each":
+            if group.variant.counts == "each":
                 found += [(stage, layers, again) for again in range(layers + 1)]
             else:
                 found.append((stage, layers, 0))

@@ -55,10 +55,9 @@ class LayerGrid:
             return np.asarray(True)
         return np.asarray(self.tp % self.held.etp == 0)
 
-    def listed(self, values: Array | Ints) -> Array:
+    def listed(self, values: Array) -> Array:
         """Values on the grid, row by row."""
-        found: Array = np.broadcast_to(values, self._shape)[self._places]
-        return found
+        return np.asarray(np.broadcast_to(values, self._shape)[self._places])
 
     @cached_property
     def seconds(self) -> dict[str, Array]:

@@ -226,7 +226,9 @@ class Pipelines:
         certain."""
         group, best, proved = bounded.group, None, True
         save = bounded.saves[place]
-        for problem in problems_of(self.space, group, place, bounded.rooms(place, limit)):
+        most = self.objective_s(limit, save) - float(bounded.once_s[place])
+        rooms = bounded.rooms(place, limit)
+        for problem in problems_of(self.space, group, place, rooms, most):
             cutoff = self.objective_s(limit, save)
             if problem.least_s() * (1 - SLACK) > cutoff or cutoff <= 0:
                 continue
