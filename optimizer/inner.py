@@ -107,11 +107,12 @@ def _counted_problems(
     stage, layers = (np.tile(column, len(numbers)) for column in pairs.T)
     again = np.minimum(np.repeat(numbers, len(pairs)), layers)
     stages = _stages(group, pp, stage, layers, again)
-    fits = _fit_all(parts, stages).reshape(len(numbers), len(pairs))
+    fits = np.reshape(_fit_all(parts, stages), (len(numbers), len(pairs)))
     firsts = np.searchsorted(pairs[:, 0], np.arange(pp))
-    wanted = np.logical_or.reduceat(fits, firsts, axis=1).all(axis=1)
+    wanted: Flags = np.all(np.logical_or.reduceat(fits, firsts, axis=1), axis=1)
     # Recompute costs time and frees memory: beyond the number with which all fits it never helps.
-    wanted &= np.cumsum(fits.all(axis=1)) - fits.all(axis=1) == 0
+    every = np.all(fits, axis=1)
+    wanted &= np.cumsum(every) - every == 0
     if math.isfinite(most_s):
         told = again.reshape(fits.shape)
         least = _least_counted_s(group, parts[0].place, pairs.T, told, fits, firsts)
@@ -139,7 +140,8 @@ def _least_counted_s(
 
     def room(slowest: Array) -> Ints:
         held = np.where(fits & (seconds <= slowest[:, None]), layers, -HUGE)
-        return np.add.reduce(np.maximum.reduceat(held, firsts, axis=1), axis=1)
+        whole: Ints = np.add.reduce(np.maximum.reduceat(held, firsts, axis=1), axis=1)
+        return whole
 
     low, high = np.zeros(len(again)), np.max(np.where(fits, seconds, 0.0), axis=1)
     never = room(high) < group.layers
