@@ -148,7 +148,7 @@ def test_labels_find_the_best_rows_of_all(seed: int, made: Callable[[int], Stage
         assert least_rows(problem, min(values), 0.0) == (None, False)
 
 
-def asked(schedule: str | None, memory_gib: float) -> Question:
+def asked(schedule: str | None, memory_gib: float, framework: str = "generic") -> Question:
     """Six layers and a large vocabulary on four GPUs."""
     question = small_question(
         small_model(layers=6, heads=4, vocab=128256),
@@ -156,6 +156,7 @@ def asked(schedule: str | None, memory_gib: float) -> Question:
         batch=8,
         seq_len=8192,
         cluster=small_cluster(memory_gib),
+        framework=framework,
     )
     pipeline = Pipeline("any", None if schedule is None else (schedule,))  # type: ignore[arg-type]
     return Question(question.job, pipeline=pipeline)
@@ -192,6 +193,42 @@ def test_no_layout_of_an_outer_choice_beats_its_bound(
                     assert all(row.layers <= most for row, most in zip(rows, room, strict=True))
                     seen += 1
     assert seen >= 3 or memory_gib < 4
+
+
+def value_of_best(problem: Stagewise) -> float:
+    """Of every choice of rows that holds all layers."""
+    return min(
+        (
+            problem.value_s(rows)
+            for rows in product(*problem.tables)
+            if sum(row.layers for row in rows) == problem.layers
+        ),
+        default=np.inf,
+    )
+
+
+@pytest.mark.parametrize("memory_gib", [3.5, 5.0, 8.0])
+def test_a_number_of_recomputed_layers_is_dropped_for_its_bound_alone(memory_gib: float) -> None:
+    """Megatron recomputes as many layers on every stage: a number whose best rows are within a
+    limit is never left out; within no time all are."""
+    space = space_of(asked(None, memory_gib, "megatron-core"))
+    rounds = Rounds(space, Budget(), 0.0)
+    search = Pipelines(space, rounds.tables, rounds.clock, Budget(), np.inf)
+    kept = 0
+    for bounded in search.bounded(np.inf):
+        if bounded.group.variant.counts != "same":
+            continue
+        for place in random.Random(1).sample(range(len(bounded.group)), 12):
+            every = np.full(int(bounded.group.axes.pp[place]), space.job.model.layers)
+            where = (space, bounded.group, place, every)
+            problems = list(problems_of(*where))
+            for problem in problems:
+                best = value_of_best(problem)
+                found = list(problems_of(*where, best)) if best < np.inf else [problem]
+                assert problem in found
+                kept += len(found)
+            assert not list(problems_of(*where, 0.0))
+    assert kept > 12
 
 
 @pytest.mark.parametrize("made", [drawn, late])
