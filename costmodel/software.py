@@ -91,6 +91,8 @@ class Software(Frozen):
     """The optimizer's state can be kept, and stepped, in host memory."""
     offload_activations: bool = True
     """Saved activations can wait for their backward pass in host memory."""
+    offload_activations_alone: bool = False
+    """They can without a pipeline and without recomputation alone."""
     lora: bool = True
     """The framework trains low-rank adapters beside frozen weights."""
     merged_adapters: bool = False
@@ -145,13 +147,18 @@ def _table() -> dict[str, Software]:
         for name, facts in framework_facts().items()
     }
     rows = _data("software.yaml")["profiles"]
-    return {row["name"]: Software(**{**can.get(row["framework"], {}), **row}) for row in rows}
+    return {row["name"]: Software(**{**_own(can, row), **row}) for row in rows}
+
+
+def _own(can: dict[str, dict[str, Any]], row: dict[str, Any]) -> dict[str, Any]:
+    """What a profile can be told: its own row of the frameworks' table, else its framework's."""
+    return can.get(row["name"], can.get(row["framework"], {}))
 
 
 @lru_cache(maxsize=1)
 def framework_facts() -> dict[str, dict[str, dict[str, Any]]]:
-    """What each framework can be told: its name, then a capability (a field of Software), then
-    ``value`` and ``source``."""
+    """What each framework, or one profile of it, can be told: its name, then a capability (a field
+    of Software), then ``value`` and ``source``."""
     return _data("frameworks.yaml")
 
 

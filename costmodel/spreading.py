@@ -109,11 +109,21 @@ def offload_fits(job: Job, zero_stage: int) -> bool:
 
 def activations_fit(job: Job, recompute: str) -> bool:
     """Whether the framework offloads what is saved with this recompute: DeepSpeed moves the
-    checkpoints of full recompute alone."""
+    checkpoints of full recompute alone, Megatron nothing beside recomputation."""
     software = job.software
-    return software.framework == "generic" or (
-        software.offload_activations and (software.framework != "deepspeed" or recompute == "full")
+    if software.framework == "generic":
+        return True
+    alone = software.offload_activations_alone and recompute != "none"
+    return (
+        software.offload_activations
+        and not alone
+        and (software.framework != "deepspeed" or recompute == "full")
     )
+
+
+def pipeline_fits(job: Job, pp: int) -> bool:
+    """Whether the framework offloads activations with so many stages."""
+    return pp == 1 or not job.software.offload_activations_alone
 
 
 def _offload(job: Job, layout: Layout) -> list[Broken]:
@@ -123,6 +133,9 @@ def _offload(job: Job, layout: Layout) -> list[Broken]:
         found.append(Broken("framework_offloads", "offload_optimizer", True, message, (False,)))
     if layout.offload_activations and not activations_fit(job, layout.recompute):
         message = f"{framework} does not offload activations with recompute {layout.recompute}"
+        found.append(Broken("framework_offloads", "offload_activations", True, message, (False,)))
+    elif layout.offload_activations and not pipeline_fits(job, layout.pp):
+        message = f"{framework} does not offload activations with pp {layout.pp}"
         found.append(Broken("framework_offloads", "offload_activations", True, message, (False,)))
     return found
 

@@ -218,10 +218,11 @@ def groups_of(
             columns = _kept(columns, alone)
         maker = _Maker(space, schedule, columns)
         for variant in variants_of(space, able):
-            if worth is None or not len(columns["tp"]):
-                mine = columns
-            else:
-                mine = _kept(columns, worth(maker.group(variant)))
+            mine = columns
+            if worth is not None and len(columns["tp"]):
+                group = maker.group(variant)
+                mine = group.keep(worth(group)).columns
+                mine["mode"] = choices.with_recompute(mine["mode"], NONE)
             sharded = _sharded(space, mine)
             if len(sharded["tp"]):
                 yield _Maker(space, schedule, sharded).group(variant)
@@ -234,7 +235,8 @@ def _bare(space: Space, shapes: Ints) -> dict[str, Ints]:
     places, mode = np.meshgrid(np.arange(len(shapes)), ints(sorted(alike)), indexing="ij")
     columns = {axis: shapes[places.ravel(), number] for number, axis in enumerate(SHAPE)}
     columns |= {"sharding": np.zeros_like(mode.ravel()), "mode": mode.ravel()}
-    return _kept(columns, space.exchanges(columns["tp"], columns["cp"], columns["mode"]))
+    legal = space.exchanges(columns["tp"], columns["cp"], columns["mode"])
+    return _kept(columns, legal & space.moves(columns["pp"], columns["mode"]))
 
 
 def _sharded(space: Space, columns: dict[str, Ints]) -> dict[str, Ints]:

@@ -57,6 +57,7 @@ def _pairs_legal(space: Space, columns: Columns) -> Flags:
             np.searchsorted(rows, columns[first]), np.searchsorted(across, columns[second])
         ]
     mask &= space.exchanges(columns["tp"], columns["cp"], columns["mode"])
+    mask &= space.moves(pp, columns["mode"])
     sharded = (columns[axis] for axis in ("tp", "pp", "experts", "sharding"))
     return mask & space.groups_shards(*sharded)
 

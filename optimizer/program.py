@@ -68,6 +68,7 @@ def build(space: Space, tables: Tables, floors: Floors | None = None) -> Program
     chunks = rules.cut_layers_evenly(degrees, space)
     rules.interleave_whole_groups(degrees, space, chunks)
     rules.framework_shards(degrees, space)
+    rules.framework_offloads(degrees, space)
     rules.experts_share_a_stage(degrees, space)
     rules.experts_stay_within_tensor_ranks(degrees, space)
     group = objective.Group(

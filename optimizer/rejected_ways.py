@@ -19,7 +19,11 @@ from layoutopt.costmodel.layout import CP_KINDS, RECOMPUTE, Layout
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
 from layoutopt.costmodel.placement import PRICED
 from layoutopt.costmodel.rules import broken_rules, divisors, sharding_fits
-from layoutopt.costmodel.spreading import context_kind_splits_heads, shards_divide_replicas
+from layoutopt.costmodel.spreading import (
+    context_kind_splits_heads,
+    pipeline_fits,
+    shards_divide_replicas,
+)
 from layoutopt.optimizer.orders import orders_of
 from layoutopt.optimizer.pipelining import schedules_of
 from layoutopt.optimizer.question import Question
@@ -207,6 +211,10 @@ def _offload(question: Question) -> Iterator[Refusal]:
         for value in values:
             told = {beside: value, key: True}
             yield from _broken(job, ("framework_offloads",), told, **told)
+        if key == "offload_activations" and not pipeline_fits(job, 2):
+            for pp in divisors(job.gpus)[1:]:
+                words = f"{software.framework} does not offload activations with pp {pp}"
+                yield {"pp": pp, key: True}, "framework_offloads", words
 
 
 def _orders(question: Question) -> Iterator[Refusal]:

@@ -56,6 +56,11 @@ def framework_shards(degrees: Degrees, space: Space) -> None:
     _only(degrees, "sharding", "pp", space.shards)
 
 
+def framework_offloads(degrees: Degrees, space: Space) -> None:
+    """Activations go to the host only with a pipeline that the framework moves them in."""
+    _only(degrees, "mode", "pp", space.offloads)
+
+
 def experts_share_a_stage(degrees: Degrees, space: Space) -> None:
     """ep and etp divide the GPUs of a pipeline stage."""
     _only(degrees, "experts", "pp", space.expert_groups)

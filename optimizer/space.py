@@ -171,6 +171,10 @@ class Space:
         choice = self.job.software.reshard_choice or reshard == usual
         return choice and legal.sharding_fits(self.job, chosen.zero_stage, pp)
 
+    def offloads(self, mode: int, pp: int) -> bool:
+        """The framework moves what this way to run a layer moves, with this pipeline."""
+        return not choices.mode(mode).offload or spreading.pipeline_fits(self.job, pp)
+
     def expert_groups(self, experts: int, pp: int) -> bool:
         """Expert groups divide the GPUs of a stage."""
         if not self.keeps("experts_share_a_stage"):
@@ -209,6 +213,12 @@ class Space:
         return np.asarray(
             known & spreading.context_kind_splits_heads(self.job, tp, cp, kind), dtype=bool
         )
+
+    def moves(self, pp: Ints, mode: Ints) -> Flags:
+        """`offloads`, of arrays; of codes too that only a variant of the recompute makes legal."""
+        if spreading.pipeline_fits(self.job, 2):
+            return np.ones(np.shape(mode), dtype=bool)
+        return np.asarray((pp == 1) | (choices.mode(mode).offload == 0))
 
     @property
     def _kind_of_one(self) -> int:
@@ -250,17 +260,18 @@ class Space:
         for tp, cp, pp, dp in self.grids:
             if (pp, dp) not in fits:
                 fits[pp, dp] = sum(self.groups(pp, v, m) for m in batches[dp] for v in chunks[pp])
-            total += fits[pp, dp] * self._shardings[tp, pp] * self._modes[tp, cp]
+            total += fits[pp, dp] * self._shardings[tp, pp] * self._modes[tp, cp, pp]
         return total
 
     @cached_property
-    def _modes(self) -> dict[tuple[int, int], int]:
-        """Legal values of mode for each (tp, cp)."""
-        pairs = sorted({(tp, cp) for tp, cp, _, _ in self.grids})
-        place, mode = _product(range(len(pairs)), self.values["mode"])
-        tp, cp = ints(pairs).reshape(-1, 2)[place].T
-        found = np.bincount(place[self.exchanges(tp, cp, mode)], minlength=len(pairs))
-        return dict(zip(pairs, found.tolist(), strict=True))
+    def _modes(self) -> dict[tuple[int, int, int], int]:
+        """Legal values of mode for each (tp, cp, pp)."""
+        grids = sorted({(tp, cp, pp) for tp, cp, pp, _ in self.grids})
+        place, mode = _product(range(len(grids)), self.values["mode"])
+        tp, cp, pp = ints(grids).reshape(-1, 3)[place].T
+        legal = self.exchanges(tp, cp, mode) & self.moves(pp, mode)
+        found = np.bincount(place[legal], minlength=len(grids))
+        return dict(zip(grids, found.tolist(), strict=True))
 
     @cached_property
     def _shardings(self) -> dict[tuple[int, int], int]:

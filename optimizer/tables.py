@@ -18,6 +18,7 @@ from layoutopt.costmodel import activations, terms
 from layoutopt.costmodel.axes import Array, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.pipeline import layers_in_flight, overlap_window
+from layoutopt.costmodel.spreading import pipeline_fits
 from layoutopt.costmodel.stages import even_classes
 from layoutopt.optimizer import choices
 from layoutopt.optimizer.dominance import dominated
@@ -311,7 +312,11 @@ class _Builder:
             return np.zeros(len(self.layer_rows), dtype=np.int64)
         seconds = [self.layer_s["forward"], self.layer_s["backward"]]
         held = [layer[name] for name in ("saved", "parked", "saved_host", "working")]
-        return dominated(self.layer_rows, seconds, held).astype(np.int64)
+        rows = self.layer_rows
+        if not pipeline_fits(self.job, 2):
+            # What goes to the host is not legal wherever the other is: neither dominates the other.
+            rows = np.insert(rows, -1, choices.mode(rows[:, -1]).offload, axis=1)
+        return dominated(rows, seconds, held).astype(np.int64)
 
 
 def _quanta(seconds: Array, quantum: float) -> Ints:

@@ -30,7 +30,6 @@ def plans(framework: str, count: int, seed: int) -> Iterator[tuple[str, Plan]]:
             answer = solve(
                 model=model, gpu=gpu, gpus=gpus, global_batch=batch, seq_len=seq_len,
                 framework=framework, top=0, time_limit=20,
-                fix={"offload_activations": False},
             )  # fmt: skip
         except InputError:
             continue  # no legal layout of so many GPUs

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from dataclasses import replace
 
 import pytest
 from hypothesis import given
@@ -72,6 +73,33 @@ def test_search_equals_trying_everything_in_a_wider_space(lifted: str) -> None:
     check()
     assert sum(used.values()) >= WIDER * 0.8
     assert used[True] >= 2 or not FULL
+
+
+def test_offload_alone_equals_trying_everything() -> None:
+    """Megatron moves activations without a pipeline and recomputation alone: with one stage, whole
+    layers, or it keeps them. Recompute is free in full."""
+    used: Counter[bool] = Counter()
+
+    @drawn(WIDER)
+    @given(extended("offload_activations"))
+    def check(question: Question) -> None:
+        job, fix = question.job, {**question.fix, "offload_optimizer": False}
+        fix["recompute"] = "none"
+        if FULL:
+            del fix["recompute"]
+        told = {"framework": "megatron", "offload_activations_alone": True}
+        profile = job.software.model_copy(update=told)
+        alone = replace(question, job=replace(job, software=profile), fix=fix)
+        slow = try_everything(alone)
+        if not slow.search.candidates:
+            return
+        fast = search(alone, Budget(use_hints=sum(used.values()) % 2 == 0))
+        compare(alone, fast, slow)
+        used[fast.plan is not None and fast.plan.layout.offload_activations] += 1
+
+    check()
+    assert used[True]
+    assert used[False]
 
 
 def uses(lifted: str, layout: Layout) -> bool:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from layoutopt.costmodel.axes import ints
 from layoutopt.optimizer.bounded import bounds_of
+from layoutopt.optimizer.choices import mode
 from layoutopt.optimizer.outer import groups_of
 from layoutopt.optimizer.pipelining import Pipelines, recompute_of, schedules_of
 from layoutopt.optimizer.question import Budget, Pipeline, Question
@@ -18,7 +20,7 @@ from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.shapes import shapes_of, with_every_chunk
 from layoutopt.optimizer.space import space_of
 from layoutopt.optimizer.unsharded import worth_sharding
-from tests.builders import small_cluster, small_model, small_question
+from tests.builders import narrow, small_cluster, small_model, small_question
 
 Choice = tuple[object, ...]
 
@@ -73,3 +75,26 @@ def test_what_is_cut_before_it_is_sharded_has_no_bound(
     told = walls(limit, lambda group: worth_sharding(wide, group, most))
     assert told == walls(limit, None)
     assert told or math.isinf(least)
+
+
+def test_what_one_variant_alone_may_offload_is_cut_from_that_variant() -> None:
+    """Megatron offloads what a layer saves without a pipeline and without recomputation alone."""
+    question = narrow(asked(30.0, None))
+    told = {"framework": "megatron", "offload_activations": True, "offload_activations_alone": True}
+    profile = question.job.software.model_copy(update=told)
+    space = space_of(replace(question, job=replace(question.job, software=profile)))
+    every = shapes_of(space, Rounds(space, Budget(), 0.0).tables, math.inf, plain=False)
+
+    def ways(able: str, worth: Callable[..., object] | None) -> list[Choice]:
+        groups = groups_of(space, every, ("1f1b",), able, worth)  # type: ignore[arg-type]
+        return [
+            (group.variant, *group.chosen(place).items())
+            for group in groups
+            for place in range(len(group))
+        ]
+
+    for able in ("same", "whole"):
+        found = ways(able, lambda group: np.ones(len(group), dtype=bool))
+        assert found == ways(able, None)
+        moved = [choice for choice in found if mode(dict(choice[1:])["mode"]).offload]  # type: ignore[arg-type]
+        assert {dict(choice[1:])["pp"] for choice in moved} == ({1} if able == "whole" else set())  # type: ignore[arg-type]
