@@ -36,6 +36,10 @@ def estimate(job: Job, layout: Layout) -> Estimate:
     The layout is taken as legal: `rules.broken_rules` says whether it is. What a layout can say
     and no formula reads yet is named in ``warnings`` (A18).
     """
+    alone = mixed.whole_pool(job, layout)
+    if alone is not None:
+        priced = estimate(alone, replace(layout, pools_per_stage=None))
+        return replace(priced, layout=layout, memory=memory_of(job, layout))
     job, step_time = _stepped(job, layout)
     size, write_s, stall_s = checkpoint_cost(job, layout.tp, layout.pp, layout.zero_stage)
     checkpoint, run = run_plan(job, step_time.time_s, float(write_s[0]), float(stall_s[0]), size)
@@ -52,6 +56,9 @@ def estimate(job: Job, layout: Layout) -> Estimate:
 
 def step_of(job: Job, layout: Layout) -> StepTime:
     """The step of `estimate` alone."""
+    alone = mixed.whole_pool(job, layout)
+    if alone is not None:
+        return step_of(alone, replace(layout, pools_per_stage=None))
     return _stepped(job, layout)[1]
 
 
@@ -177,6 +184,12 @@ def memory_of(job: Job, layout: Layout) -> Memory:
 def _memory_of_pools(job: Job, layout: Layout) -> Memory:
     """Each stage as on its own pool; capacity is that of the fullest stage's GPU."""
     jobs, plain = mixed.pool_jobs(job), replace(layout, pools_per_stage=None)
+    if mixed.whole_pool(job, layout) is not None:
+        name = (layout.pools_per_stage or ())[0]
+        told = _memory_of(jobs[name], plain)
+        usable = told.usable_bytes
+        named = (replace(one, pool=name, usable_bytes=usable) for one in told.stages)
+        return replace(told, stages=tuple(named))
     pools = {name: _memory_of(jobs[name], plain) for name in mixed.stages_on(layout)}
     stages = tuple(
         replace(pools[name].stages[n], pool=name, usable_bytes=pools[name].usable_bytes)

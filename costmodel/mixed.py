@@ -45,6 +45,14 @@ def stages_on(layout: Layout) -> dict[str, int]:
     return {name: pools.count(name) for name in dict.fromkeys(pools)}
 
 
+def whole_pool(job: Job, layout: Layout) -> Job | None:
+    """The job on one pool alone, where all stages stand on it and take all of its GPUs: there a
+    layout is priced as on any cluster of one type, with all that has a price there."""
+    names = set(layout.pools_per_stage or ())
+    alone = pool_jobs(job).get(names.pop()) if len(names) == 1 else None
+    return alone if alone is not None and alone.gpus == layout.gpus else None
+
+
 def whole_job(job: Job, layout: Layout) -> Job:
     """The job on the GPUs that ``layout`` uses: prices, powers and failure rates are their means.
 

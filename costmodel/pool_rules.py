@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
-from layoutopt.costmodel.mixed import stages_on
+from layoutopt.costmodel.mixed import stages_on, whole_pool
 
 Found = tuple[str, str, object, str, tuple[object, ...]]
 """rules.Broken's fields: rule, field, value, message, nearest."""
@@ -54,7 +54,10 @@ def _sizes(layout: Layout, pools: dict[str, int]) -> list[Found]:
 
 
 def _not_priced(job: Job, layout: Layout) -> list[Found]:
-    """Pools run plain 1F1B of dense models: nothing else has a price there."""
+    """Several pools, or a part of one, run plain 1F1B of dense models: nothing else has a price
+    there."""
+    if whole_pool(job, layout) is not None:
+        return []
     told = (
         ("vpp", layout.vpp, 1),
         ("schedule", layout.schedule, "1f1b"),
@@ -70,7 +73,7 @@ def _not_priced(job: Job, layout: Layout) -> list[Found]:
             "pools_run_plain_pipelines",
             name,
             value,
-            f"{name} {value} has no price on a cluster of several pools; {only} has",
+            f"{name} {value} has no price on several pools, or on a part of one; {only} has",
             (only,),
         )
         for name, value, only in told

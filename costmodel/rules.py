@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from layoutopt.costmodel.broken import Broken as Broken
 from layoutopt.costmodel.broken import divisors as divisors
 from layoutopt.costmodel.broken import nearest_of as nearest_of
 from layoutopt.costmodel.framework_rules import framework_broken, uneven_chunks_fit, zero_is_run
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
+from layoutopt.costmodel.mixed import whole_pool
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.pipelines import (
     SPLIT_BACKWARD,
@@ -82,6 +85,10 @@ def sharding_fits(job: Job, zero_stage: int, pp: int) -> bool:
 
 def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     """Every rule that ``layout`` breaks, products first; empty for a legal layout."""
+    on_pools = [Broken(*one) for one in broken_pool_rules(job, layout)]
+    alone = None if on_pools else whole_pool(job, layout)
+    if alone is not None:
+        return broken_rules(replace(alone, gpus=job.gpus), replace(layout, pools_per_stage=None))
     found = _products(job, layout)
     found += _divisions(job, layout)
     found += broken_spreading(job, layout)
@@ -90,8 +97,7 @@ def broken_rules(job: Job, layout: Layout) -> list[Broken]:
     found += _experts_and_sharding(job, layout)
     found += framework_broken(job, layout)
     found += _order(job, layout)
-    found += [Broken(*one) for one in broken_pool_rules(job, layout)]
-    return found
+    return found + on_pools
 
 
 def _products(job: Job, layout: Layout) -> list[Broken]:

@@ -46,12 +46,11 @@ class Choice:
 
 
 class Choices:
-    """The choices of one question; ``only``: the pools that may be used."""
+    """The choices of one question."""
 
-    def __init__(self, question: Question, only: tuple[str, ...] | None = None) -> None:
+    def __init__(self, question: Question) -> None:
         self.question, self.job = question, question.job
-        jobs = pool_jobs(self.job)
-        self.pools = {name: jobs[name] for name in jobs if only is None or name in only}
+        self.pools = pool_jobs(self.job)
         self.rows = self._rows()
         self.alone = self.rows["pp"] == 1
         kinds = [

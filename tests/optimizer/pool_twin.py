@@ -10,9 +10,11 @@ from itertools import permutations, product
 from layoutopt.costmodel.defaults import default_layout_values
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import RECOMPUTE, Layout
+from layoutopt.costmodel.mixed import pool_jobs
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.hardware_profiles.schema import Cluster, Level
+from layoutopt.optimizer.exhaustive import try_everything
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.search import objective_of
 from tests.builders import small_cluster
@@ -47,9 +49,12 @@ def mixed(*pools: Cluster, link: float = 25e9) -> Cluster:
 
 
 def cheapest(question: Question) -> Estimate | None:
-    """The best layout that fits; None where none does."""
+    """The best layout that fits, of pools alone too; None where none does."""
     priced = (estimate(question.job, layout) for layout in every_layout(question))
     fitting = [plan for plan in priced if plan.memory.fits]
+    for job in pool_jobs(question.job).values():
+        alone = try_everything(replace(question, job=job)).plan
+        fitting += [alone] if alone is not None else []
     return min(fitting, key=lambda plan: objective_of(question, plan.run), default=None)
 
 

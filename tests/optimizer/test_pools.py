@@ -10,6 +10,9 @@ from hypothesis import strategies as st
 
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.memory_fit import shipped
+from layoutopt.costmodel.mixed import pool_jobs
+from layoutopt.costmodel.model import Moe
+from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.optimizer.outcome import Status
@@ -21,7 +24,7 @@ from tests.conftest import FULL
 from tests.optimizer.drawn import drawn
 from tests.optimizer.pool_twin import cheapest, mixed, pool
 
-EXAMPLES = 220 if FULL else 16
+EXAMPLES = 220 if FULL else 40
 RESOLUTION = 1e-6
 GIB = 2**30
 
@@ -135,6 +138,42 @@ def test_memory_moves_layers() -> None:
     assert tight is not None
     assert tight.layout != free.layout
     assert tight.run.wall_time_s > free.run.wall_time_s
+
+
+def test_an_answer_is_no_slower_than_that_of_one_pool_alone() -> None:
+    """Alone a pool has its whole space: here interleaving, which has no price on two."""
+    cluster = mixed(pool("fast", 4), pool("slow", 1, speed=0.1), link=1e7)
+    question = asked(cluster, layers=8, fix={"pp": 2, "vpp": 2})
+    plan = search(question).plan
+    assert plan is not None
+    assert plan.layout.vpp == 2
+    job = pool_jobs(question.job)[(plan.layout.pools_per_stage or ())[0]]
+    alone = search(replace(question, job=job)).plan
+    assert alone is not None
+    assert plan.layout == replace(alone.layout, pools_per_stage=plan.layout.pools_per_stage)
+    assert plan.step == alone.step
+    assert plan.run == alone.run
+    assert not broken_rules(replace(question.job, gpus=plan.layout.gpus), plan.layout)
+    part = replace(plan.layout, dp=plan.layout.dp // 2, micro_batch=2 * plan.layout.micro_batch)
+    refused = broken_rules(replace(question.job, gpus=part.gpus), part)
+    assert "vpp" in [one.field for one in refused]
+    assert {one.rule for one in refused} == {"pools_run_plain_pipelines"}
+
+
+def test_experts_stay_on_one_pool() -> None:
+    model = small_model(layers=4, moe=Moe(experts=4, top_k=2, expert_ffn=256, layers=4))
+    question = small_question(model, gpus=4, batch=8, cluster=TWO)
+    outcome = search(question)
+    assert outcome.status == Status.OPTIMAL
+    assert outcome.plan is not None
+    assert len(set(outcome.plan.layout.pools_per_stage or ())) == 1
+    walls = [
+        plan.run.wall_time_s
+        for job in pool_jobs(question.job).values()
+        if (plan := search(replace(question, job=job)).plan)
+    ]
+    assert outcome.plan.run.wall_time_s == pytest.approx(min(walls), rel=1e-9)
+    assert any("no price on several pools" in sentence for sentence in outcome.explain)
 
 
 @pytest.mark.parametrize("field", ["deadline", "budget"])

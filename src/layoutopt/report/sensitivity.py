@@ -32,7 +32,9 @@ def _at(job: Job, plan: Estimate, times: int, over: int) -> str:
     batch = layout.dp * layout.micro_batch * microbatches
     other_job = replace(job, training=job.training.model_copy(update={"global_batch": batch}))
     other_layout = replace(layout, microbatches=microbatches)
-    broken = broken_rules(other_job, other_layout)
+    # Of several pools a layout need not use every GPU.
+    gpus = layout.gpus if layout.pools_per_stage else job.gpus
+    broken = broken_rules(replace(other_job, gpus=gpus), other_layout)
     if broken:
         return f"break a rule ({broken[0].message})"
     other = estimate(other_job, other_layout)
