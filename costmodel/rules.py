@@ -7,7 +7,12 @@ from dataclasses import replace
 from layoutopt.costmodel.broken import Broken as Broken
 from layoutopt.costmodel.broken import divisors as divisors
 from layoutopt.costmodel.broken import nearest_of as nearest_of
-from layoutopt.costmodel.framework_rules import framework_broken, uneven_chunks_fit, zero_is_run
+from layoutopt.costmodel.framework_rules import (
+    axis_is_run,
+    framework_broken,
+    uneven_chunks_fit,
+    zero_is_run,
+)
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import PIPELINE_LAST, Layout
 from layoutopt.costmodel.mixed import whole_pool
@@ -81,6 +86,12 @@ def expert_parallel_fits(job: Job, ep: int, etp: int, pp: int) -> bool:
 def sharding_fits(job: Job, zero_stage: int, pp: int) -> bool:
     """The framework shards state this far, with this pipeline (data/framework_rules.yaml)."""
     return zero_is_run(job, zero_stage, pp)
+
+
+def schedules_run(job: Job) -> tuple[str, ...]:
+    """The schedules that the framework runs, the interleaved one where it has chunks."""
+    usual = USUAL_SCHEDULES if axis_is_run(job, "vpp", 2) else ("1f1b",)
+    return (*usual, *pipelines_of(job.software.framework).schedules)
 
 
 def broken_rules(job: Job, layout: Layout) -> list[Broken]:
@@ -265,7 +276,7 @@ def _framework_pipeline(job: Job, layout: Layout) -> list[Broken]:
     """What the framework's pipeline runs (data/pipelines.yaml), and the arithmetic of a V."""
     found = []
     able = pipelines_of(job.software.framework)
-    name, schedules = job.software.framework, (*USUAL_SCHEDULES, *able.schedules)
+    name, schedules = job.software.framework, schedules_run(job)
     if job.training.lora and layout.schedule in SPLIT_BACKWARD:
         found.append(_adapters_leave_bubbles(layout))
     if layout.schedule not in schedules:
@@ -322,6 +333,12 @@ def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
     found = []
     if not expert_parallel_fits(job, layout.ep, layout.etp, layout.pp):
         experts = job.model.moe.experts if job.model.moe else 0
+        message = (
+            f"ep {layout.ep} x etp {layout.etp} x pp {layout.pp} must divide {job.gpus} GPUs "
+            f"and ep must divide {experts} experts"
+        )
+        if not experts:
+            message = f"ep {layout.ep} x etp {layout.etp}, but the model has no experts"
         legal = [
             d
             for d in divisors(max(1, experts))
@@ -332,8 +349,7 @@ def _experts_and_sharding(job: Job, layout: Layout) -> list[Broken]:
                 "experts_divide",
                 "ep",
                 layout.ep,
-                f"ep {layout.ep} x etp {layout.etp} x pp {layout.pp} must divide {job.gpus} GPUs "
-                f"and ep must divide {experts} experts",
+                message,
                 nearest_of(legal, layout.ep),
             )
         )

@@ -129,13 +129,17 @@ def pipeline_fits(job: Job, pp: int) -> bool:
 def _offload(job: Job, layout: Layout) -> list[Broken]:
     found, framework = [], job.software.framework
     if layout.offload_optimizer and not offload_fits(job, layout.zero_stage):
-        message = f"{framework} does not offload the optimizer with zero_stage {layout.zero_stage}"
+        beside = f" with zero_stage {layout.zero_stage}" if job.software.offload_optimizer else ""
+        message = f"{framework} does not offload the optimizer{beside}"
         found.append(Broken("framework_offloads", "offload_optimizer", True, message, (False,)))
-    if layout.offload_activations and not activations_fit(job, layout.recompute):
-        message = f"{framework} does not offload activations with recompute {layout.recompute}"
+    if not layout.offload_activations:
+        return found
+    message = f"{framework} does not offload activations"
+    if not activations_fit(job, layout.recompute):
+        message += f" with recompute {layout.recompute}" if job.software.offload_activations else ""
         found.append(Broken("framework_offloads", "offload_activations", True, message, (False,)))
-    elif layout.offload_activations and not pipeline_fits(job, layout.pp):
-        message = f"{framework} does not offload activations with pp {layout.pp}"
+    elif not pipeline_fits(job, layout.pp):
+        message += f" with pp {layout.pp}"
         found.append(Broken("framework_offloads", "offload_activations", True, message, (False,)))
     return found
 
@@ -164,5 +168,7 @@ def _shard_groups(job: Job, layout: Layout) -> list[Broken]:
             f"{job.software.framework} spreads shards over a part of the replicas with zero_stage "
             f"{', '.join(map(str, stages))}, not {layout.zero_stage}"
         )
+        if not stages:
+            message = f"{job.software.framework} spreads no shards over a part of the replicas"
         found.append(Broken("framework_groups_shards", "shard_degree", shard, message, (group,)))
     return found

@@ -257,6 +257,80 @@ def test_what_is_refused_before_the_search_is_part_of_no_legal_layout(
         assert all(broken_rules(job, layout) for layout in _layouts(gpus, batch, fixed))
 
 
+FRAMEWORKS = ("generic", "megatron", "megatron-2023", "torchtitan", "deepspeed", "nanotron", "jax")
+WAYS: dict[str, tuple[Any, ...]] = {
+    "tp": (1, 2, 4),
+    "cp": (1, 2, 4),
+    "pp": (1, 2, 4),
+    "cp_kind": ("ring", "all_gather", "ulysses"),
+    "zero_stage": (0, 1, 3),
+    "recompute": RECOMPUTE,
+    "offload_optimizer": (False, True),
+    "offload_activations": (False, True),
+}
+
+
+@given(
+    framework=st.sampled_from(FRAMEWORKS),
+    fixed=st.fixed_dictionaries(
+        {}, optional={key: st.sampled_from(values) for key, values in WAYS.items()}
+    ),
+)
+@settings(max_examples=60, deadline=None)
+def test_what_a_framework_refuses_is_part_of_no_layout_of_it(
+    framework: str, fixed: dict[str, Any]
+) -> None:
+    options = {"model": "llama-3.1-8b", "gpus": 4, "global_batch": 4, "framework": framework}
+    job = read_solve(options).job
+    try:
+        refuse_impossible(fixed, job)
+    except InputError:
+        open_ways = {key: values for key, values in WAYS.items() if key not in fixed}
+        for chosen in product(*open_ways.values()):
+            whole = {**fixed, **dict(zip(open_ways, chosen, strict=True))}
+            dp = 4 // (whole["tp"] * whole["cp"] * whole["pp"])
+            if dp:
+                usual = Layout().cp_kind
+                layout = Layout(**whole, dp=dp, microbatches=4 // dp, sequence_parallel=False)
+                alone = whole["cp"] == 1 and whole["cp_kind"] != usual
+                assert alone or broken_rules(job, layout)
+
+
+@pytest.mark.parametrize(
+    ("framework", "fixed", "words", "nearest"),
+    [
+        ("torchtitan", {"cp_kind": "ulysses"}, "torchtitan has no cp_kind ulysses", "cp_kind=ring"),
+        ("nanotron", {"tp": 16}, "nanotron copies no key-value heads", "tp=8"),
+        ("deepspeed", {"vpp": 2}, "it has no interleaved pipeline", "vpp=1"),
+        ("deepspeed", {"schedule": "zbv"}, "zbv; it runs 1f1b", "schedule=1f1b"),
+        ("deepspeed", {"schedule": "interleaved"}, "it runs 1f1b", "schedule=1f1b"),
+        (
+            "nanotron",
+            {"offload_optimizer": True},
+            "nanotron does not offload the optimizer",
+            "offload_optimizer=false",
+        ),
+        (
+            "megatron",
+            {"offload_activations": True, "pp": 2},
+            "does not offload activations with pp 2",
+            "offload_activations=false",
+        ),
+    ],
+)
+def test_what_is_fixed_is_refused_by_the_rule_of_its_framework(
+    framework: str, fixed: dict[str, Any], words: str, nearest: str
+) -> None:
+    with pytest.raises(InputError, match=words) as refused:
+        read_solve({"model": "70B", "gpus": 64, "framework": framework, "fix": fixed})
+    assert nearest in refused.value.nearest
+
+
+def test_a_kind_of_context_parallelism_that_nothing_uses_is_no_refusal() -> None:
+    """An answer without cp says ring, and may be asked for again."""
+    read_solve({"model": "8B", "gpus": 8, "framework": "deepspeed", "fix": {"cp_kind": "ring"}})
+
+
 def _layouts(gpus: int, batch: int, fixed: dict[str, int]) -> Iterator[Layout]:
     """Every layout of ``gpus`` and ``batch`` that has the fixed values; vpp up to 12."""
     divisors = {n for total in (gpus, batch) for n in range(1, total + 1) if total % n == 0}

@@ -158,7 +158,7 @@ def test_frameworks_shard_what_they_shard(framework: str, stage: int, pp: int, r
         ({"pp": 13}, "a_layer_per_stage", "pp 13 is more than the model's 12 layers"),
         ({"vpp": 5}, "even_chunks", "does not cut 12 layers evenly"),
         ({"vpp": 2, "microbatches": 7}, "interleave_whole_groups", "not 7"),
-        ({"ep": 2}, "experts_divide", "ep must divide 0 experts"),
+        ({"ep": 2}, "experts_divide", "ep 2 x etp 1, but the model has no experts"),
         ({"shard_degree": 5}, "shards_divide_replicas", "does not divide dp x cp = 16"),
         ({"layers_per_stage": (6, 5)}, "stages_hold_every_layer", "2 stages with 11 layers"),
         ({"layers_per_stage": (12,)}, "stages_hold_every_layer", "1 stages with 12 layers"),

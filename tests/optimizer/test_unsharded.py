@@ -12,7 +12,7 @@ import pytest
 from layoutopt.costmodel.axes import ints
 from layoutopt.optimizer.bounded import bounds_of
 from layoutopt.optimizer.choices import mode
-from layoutopt.optimizer.outer import groups_of
+from layoutopt.optimizer.outer import Variant, groups_of
 from layoutopt.optimizer.pipelining import Pipelines, recompute_of, schedules_of
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rooms import whole_chunks
@@ -85,16 +85,16 @@ def test_what_one_variant_alone_may_offload_is_cut_from_that_variant() -> None:
     space = space_of(replace(question, job=replace(question.job, software=profile)))
     every = shapes_of(space, Rounds(space, Budget(), 0.0).tables, math.inf, plain=False)
 
-    def ways(able: str, worth: Callable[..., object] | None) -> list[Choice]:
+    def ways(
+        able: str, worth: Callable[..., object] | None
+    ) -> list[tuple[Variant, dict[str, int]]]:
         groups = groups_of(space, every, ("1f1b",), able, worth)  # type: ignore[arg-type]
         return [
-            (group.variant, *group.chosen(place).items())
-            for group in groups
-            for place in range(len(group))
+            (group.variant, group.chosen(place)) for group in groups for place in range(len(group))
         ]
 
     for able in ("same", "whole"):
         found = ways(able, lambda group: np.ones(len(group), dtype=bool))
         assert found == ways(able, None)
-        moved = [choice for choice in found if mode(dict(choice[1:])["mode"]).offload]  # type: ignore[arg-type]
-        assert {dict(choice[1:])["pp"] for choice in moved} == ({1} if able == "whole" else set())  # type: ignore[arg-type]
+        moved = {chosen["pp"] for _, chosen in found if mode(chosen["mode"]).offload}
+        assert moved == ({1} if able == "whole" else set())

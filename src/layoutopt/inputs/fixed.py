@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from layoutopt.costmodel.job import Job
-from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.layout import RECOMPUTE, Layout
 from layoutopt.costmodel.rules import Broken, broken_rules, divisors, nearest_of
 from layoutopt.errors import RuleError
 
@@ -22,6 +22,15 @@ _NEEDS = {
     "experts_divide": ("ep",),
     "framework_shards": ("zero_stage", "pp"),
     "framework_orders": ("axis_order",),
+    "framework_heads": ("tp",),
+    "framework_halves": (),
+    "framework_experts": ("tp", "sequence_parallel"),
+    "framework_exchanges": ("cp_kind",),
+    "framework_cuts_experts": ("etp",),
+    "framework_stages": ("pp",),
+    "framework_packs": ("micro_batch",),
+    "framework_axes": (),
+    "framework_offloads": (),
 }
 """Rule of costmodel.rules -> the axes that decide it; with all of them fixed no other axis can
 mend it, the rest being at 1, where every rule is mildest."""
@@ -49,14 +58,34 @@ def refuse_impossible(
     values: dict[str, Any] = dict(fixed)
     broken = [
         rule
-        for rule in broken_rules(job, Layout(**{"sequence_parallel": False, **values}))
+        for rule in _broken_at_mildest(job, values)
         if rule.rule in _NEEDS
         and all(axis in fixed for axis in _NEEDS[rule.rule])
+        and (rule.rule != "framework_axes" or rule.field in fixed)
         # Which experts divide the GPUs is another question at another count.
         and not (any_gpus and rule.rule == "experts_divide")
     ]
     if broken:
         raise _refusal(broken[0])
+
+
+def _broken_at_mildest(job: Job, fixed: Mapping[str, Any]) -> list[Broken]:
+    """The rules that ``fixed`` breaks, the other axes where every rule is mildest."""
+    mildest: dict[str, Any] = {"sequence_parallel": False}
+    if fixed.get("offload_optimizer"):
+        mildest["zero_stage"] = 1
+    first, *others = (
+        broken_rules(job, Layout(**{**mildest, "recompute": recompute, **fixed}))
+        for recompute in RECOMPUTE
+    )
+    # What some way to recompute mends is not broken by the rest.
+    every = [{(rule.rule, rule.field) for rule in found} for found in others]
+    found = [rule for rule in first if all((rule.rule, rule.field) in one for one in every)]
+    if fixed.get("cp_kind") in (None, Layout().cp_kind):
+        return found
+    # A kind of context parallelism that the framework has not got is none without cp either.
+    exchanged = broken_rules(job, Layout(**{**mildest, "cp": 2, **fixed}))
+    return found + [rule for rule in exchanged if rule.rule == "framework_exchanges"]
 
 
 def _refuse_product(
@@ -89,5 +118,6 @@ def _beside(shares: Mapping[str, int], total: int, option: str) -> tuple[str, ..
 
 
 def _refusal(rule: Broken) -> RuleError:
-    nearest = tuple(f"{rule.field}={value}" for value in rule.nearest)
+    words = (str(one).lower() if isinstance(one, bool) else one for one in rule.nearest)
+    nearest = tuple(f"{rule.field}={value}" for value in words)
     return RuleError(f"fix: {rule.message}", field="fix", value=str(rule.value), nearest=nearest)

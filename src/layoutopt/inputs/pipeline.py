@@ -7,7 +7,8 @@ from typing import cast
 
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Schedule
-from layoutopt.costmodel.pipelines import SPLIT_BACKWARD, USUAL_SCHEDULES, pipelines_of
+from layoutopt.costmodel.pipelines import SPLIT_BACKWARD
+from layoutopt.costmodel.rules import schedules_run
 from layoutopt.errors import InputError, RuleError
 from layoutopt.inputs.layout_text import SCHEDULES
 from layoutopt.inputs.words import choice
@@ -23,7 +24,7 @@ def read_pipeline(words: Mapping[str, object], job: Job) -> Pipeline:
     schedules: tuple[Schedule, ...] | None = None
     if "schedule" in words:
         schedule = choice(str(words["schedule"]), "fix.schedule", SCHEDULES)
-        runs = (*USUAL_SCHEDULES, *pipelines_of(framework).schedules)
+        runs = schedules_run(job)
         what = framework
         if job.training.lora:
             # Their bubbles are filled with weight gradients, which frozen weights have none of.
