@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -63,24 +64,24 @@ class Axes:
     offload_optimizer: Flags | bool = False
     offload_activations: Flags | bool = False
 
-    @property
+    @cached_property
     def v_shape(self) -> Flags:
         """Whether the second chunk runs back through the stages, so that the loss head stands on
         the first one."""
         flags: Flags = (self.schedule == V_SHAPE) & (self.pp > 1)
         return flags
 
-    @property
+    @cached_property
     def interleaved(self) -> Ints:
         """Chunks that take turns on a stage: vpp, but one in a V, whose chunks run back to back."""
         return np.where(self.v_shape, 1, self.vpp)
 
-    @property
+    @cached_property
     def chunks(self) -> Ints:
         """Model chunks on each stage: vpp, two in a V."""
         return np.where(self.pp > 1, np.where(self.v_shape, 2, self.vpp), 1)
 
-    @property
+    @cached_property
     def group(self) -> Ints:
         """Ranks that hold the same dense weights: dp * cp."""
         return self.dp * self.cp

@@ -38,13 +38,19 @@ class Bounded:
     walls: Array
     once_s: Array
     """What comes once a step takes at least."""
-    saves: list[Save]
+    writes: Array
+    stalls: Array
+    """What a checkpoint of each choice costs."""
     fewest: Ints
+
+    def save(self, place: int) -> Save:
+        """What a checkpoint of one choice costs."""
+        return float(self.writes[place]), float(self.stalls[place])
 
     def rooms(self, place: int, limit: float) -> Ints:
         """Whole layers that each stage of one choice has room for within ``limit``."""
         one = self.group.keep(ints([place]))
-        most = self.search.objective_s(limit, self.saves[place])
+        most = self.search.objective_s(limit, self.save(place))
         slowest = one.slowest_s(np.array([most]) - self.once_s[[place]])
         space = self.search.space
         rooms = rooms_of(space, one, state_line(space.job, one, self.fewest[[place]]))
@@ -58,9 +64,9 @@ def bounds_of(search: Pipelines, group: Group, limit: float) -> Bounded:
     space, job = search.space, search.space.job
     zero_stage = choices.sharding(group.columns["sharding"]).zero_stage
     size, write, stall = checkpoint_cost(job, group.columns["tp"], group.columns["pp"], zero_stage)
-    pairs = list(zip(write.tolist(), stall.tolist(), strict=True))
-    most = search.objectives_s(limit, tuple(dict.fromkeys(pairs)))
-    objective = np.array([most[pair] for pair in pairs])
+    pairs, which = _distinct(write, stall)
+    most = search.objectives_s(limit, pairs)
+    objective = np.array([most[pair] for pair in pairs])[which]
     slowest = group.slowest_s(objective)
     fewest = fewest_of(space, group, slowest)
     once_s = _least_once_s(job, group, fewest)
@@ -78,7 +84,21 @@ def bounds_of(search: Pipelines, group: Group, limit: float) -> Bounded:
         seconds = (np.max(pipeline, axis=0) + told) * (1 - SLACK)
         steps = search.clock.scale * (seconds + job.software.step_overhead_s)
         walls[here] = run_wall_s(job, steps, write[here], stall[here], size)
-    return Bounded(search, group, walls, once_s, pairs, fewest)
+    return Bounded(search, group, walls, once_s, write, stall, fewest)
+
+
+def _distinct(write: Array, stall: Array) -> tuple[tuple[Save, ...], Ints]:
+    """Distinct saves in the order that they come in, and which of them each is."""
+    _, of_write = np.unique(write, return_inverse=True)
+    _, of_stall = np.unique(stall, return_inverse=True)
+    code = of_write * (len(stall) + 1) + of_stall
+    _, first, which = np.unique(code, return_index=True, return_inverse=True)
+    order = np.argsort(first)
+    place = np.empty_like(order)
+    place[order] = np.arange(len(order))
+    first = first[order]
+    pairs = tuple(zip(write[first].tolist(), stall[first].tolist(), strict=True))
+    return pairs, place[which]
 
 
 def _within(

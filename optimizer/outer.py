@@ -30,6 +30,8 @@ from layoutopt.optimizer.space import Space
 SLACK = 1e-9
 """Bounds and limits in floats are taken to be off by this much."""
 _NO_FACTOR = 1e-12
+_FEW = 500
+"""Choices, sharded in every way, that are bounded as soon as it is known which are worth it."""
 
 
 @dataclass(frozen=True)
@@ -219,7 +221,7 @@ def groups_of(
         maker = _Maker(space, schedule, columns)
         for variant in variants_of(space, able):
             mine = columns
-            if worth is not None and len(columns["tp"]):
+            if worth is not None and len(columns["tp"]) * len(space.values["sharding"]) > _FEW:
                 group = maker.group(variant)
                 mine = group.keep(worth(group)).columns
                 mine["mode"] = choices.with_recompute(mine["mode"], NONE)

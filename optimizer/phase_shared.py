@@ -182,7 +182,7 @@ class SharedLayout:
             number += len(block.sides)
             bounded, place = chosen[number]
             if block.closing:
-                total += bounded.saves[place][0] + _anew_s(block.sides[-1])
+                total += bounded.save(place)[0] + _anew_s(block.sides[-1])
         return total
 
     def _inside(
@@ -347,7 +347,7 @@ class SharedLayout:
     def _walls_s(self, number: int, chosen: tuple[Bounded, int], objective_s: Array) -> Array:
         bounded, place = chosen
         job, search = self.sides[number].planned.job, bounded.search
-        write, stall = bounded.saves[place]
+        write, stall = bounded.save(place)
         steps = search.clock.scale * (objective_s + job.software.step_overhead_s)
         share = self.sides[number].planned.share
         walls: Array = share * run_wall_s(job, steps, write, stall, search.clock.size)
@@ -360,7 +360,7 @@ class SharedLayout:
         ``limit_s``. Wall times never fall, so that between two points the first is a floor."""
         if math.isfinite(limit_s):
             longest = chosen[0].search.objective_s(
-                limit_s / self.sides[number].planned.share, chosen[0].saves[chosen[1]]
+                limit_s / self.sides[number].planned.share, chosen[0].save(chosen[1])
             )
             high = min(high, longest)
         high = max(high, low * (1 + _SLACK))

@@ -72,7 +72,7 @@ def side_of(
             kept = np.flatnonzero(np.isfinite(group.walls))
             setups.append(_setups(group, kept, order))
             walls.append(group.walls[kept] * planned.share)
-            writes.append(np.array([group.saves[place][0] for place in kept.tolist()]))
+            writes.append(group.writes[kept])
             where.append(np.stack([np.full_like(kept, len(bounded)), kept], axis=1))
             bounded.append(group)
         complete &= not pipelines.cut_short

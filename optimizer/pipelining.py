@@ -225,7 +225,7 @@ class Pipelines:
         """The best pipeline of one outer choice that is within ``limit``, and whether that is
         certain."""
         group, best, proved = bounded.group, None, True
-        save = bounded.saves[place]
+        save = bounded.save(place)
         most = self.objective_s(limit, save) - float(bounded.once_s[place])
         rooms = bounded.rooms(place, limit)
         for problem in problems_of(self.space, group, place, rooms, most):

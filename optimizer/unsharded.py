@@ -14,14 +14,15 @@ import numpy as np
 from layoutopt.costmodel import gradient_sync, memory, once
 from layoutopt.costmodel.axes import SCHEDULES, Array, Axes, Flags, Ints, ints
 from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import PIPELINE_INSIDE
 from layoutopt.costmodel.stages import Stages
 from layoutopt.optimizer.outer import Group
 from layoutopt.optimizer.pricing import axes_from
 from layoutopt.optimizer.rooms import ROUNDED_KIB, Line, by_pp, rooms_of, stages_of
 from layoutopt.optimizer.space import Space
 
-_KEYS = ("tp", "cp", "pp", "experts")
-"""What state and traffic depend on beside sharding (cp with the pipeline inside)."""
+_KEYS = ("tp", "pp", "experts")
+"""What state and traffic depend on beside sharding; with the pipeline inside on cp too."""
 
 
 def worth_sharding(space: Space, group: Group, most_s: float) -> Flags:
@@ -62,8 +63,12 @@ class _Least:
 
 
 def _least(space: Space, group: Group) -> _Least:
-    keys = np.stack([group.columns[axis] for axis in _KEYS], axis=-1)
-    _, first, place = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    axes_of_key = (*_KEYS, "cp") if space.job.axis_order == PIPELINE_INSIDE else _KEYS
+    key = np.zeros(len(group), dtype=np.int64)
+    for axis in axes_of_key:
+        values = ints(space.values[axis])
+        key = key * len(values) + np.searchsorted(values, group.columns[axis])
+    _, first, place = np.unique(key, return_index=True, return_inverse=True)
     codes = ints(space.values["sharding"])
     number = np.repeat(np.arange(len(first)), len(codes))
     columns = {axis: column[first][number] for axis, column in group.columns.items()}
