@@ -64,16 +64,11 @@ def _expert_codes(job: Job) -> Iterator[int]:
 
 
 def _sharding_codes(question: Question) -> Iterator[int]:
-    """ZeRO stages; below all replicas the shard groups that fill a domain of the network with some
-    tp, or the one that was asked for."""
+    """ZeRO stages; over all replicas, or over groups of every size that may divide them."""
     job = question.job
-    domains = [level.gpus for level in job.cluster.levels[:-1]]
-    degrees = {domain // tp for domain in domains for tp in divisors(domain) if domain > tp}
     asked = question.fix.get("shard_degree")
-    if asked is not None:
-        degrees = {int(asked)}
+    spread = divisors(job.gpus)[1:] if asked is None else [int(asked)]
     away = job.software.offload_optimizer or "offload_optimizer" in question.fix
-    spread = sorted(degree for degree in degrees if degree <= job.gpus)
     for zero_stage in range(4):
         groups = spread if zero_stage in job.software.shard_group_stages else []
         for degree in (0, *groups) if zero_stage else (0,):

@@ -158,16 +158,14 @@ def _variants(question: Question, shape: Layout) -> Iterator[Layout]:
 
 
 def _shardings(question: Question, shape: Layout) -> Iterator[Layout]:
-    """ZeRO stages; over all replicas, or over as many as fill a domain of the network."""
+    """ZeRO stages; over all replicas, or over groups of them."""
     job, group = question.job, shape.dp * shape.cp
     usual = default_layout_values(job.software, tp=shape.tp, pp=shape.pp).reshard
-    domains = {level.gpus for level in job.cluster.levels[:-1]}
     for zero_stage in (0, 1, 2, 3):
         for degree in _dividing(group):
             whole = degree == group
-            fills = degree > 1 and shape.tp * degree in domains
-            fills = fills or question.fix.get("shard_degree") == degree
-            if not whole and (zero_stage == 0 or not fills):
+            asked = question.fix.get("shard_degree") == degree
+            if not whole and (zero_stage == 0 or (degree == 1 and not asked)):
                 continue
             kept = (True, False) if zero_stage == 3 else (usual,)
             for reshard, away in product(kept, _offloads(question, "offload_optimizer")):

@@ -13,6 +13,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 
+import numpy as np
+
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.layout import RECOMPUTE, Schedule
 from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
@@ -174,10 +176,9 @@ class Pipelines:
         if not any(len(one.group) for one in bounded) and self._is_refused():
             raise self._none_legal()
         order = sorted(
-            (wall, number, place)
+            (float(one.walls[place]), number, place)
             for number, one in enumerate(bounded)
-            for place, wall in enumerate(one.walls.tolist())
-            if math.isfinite(wall)
+            for place in np.flatnonzero(np.isfinite(one.walls)).tolist()
         )
         for wall, number, place in order:
             if wall >= limit:

@@ -156,27 +156,19 @@ def _shards(question: Question) -> Iterator[Refusal]:
             words = f"{job.software.framework} spreads shards over a part of the replicas with "
             yield told, "framework_groups_shards", f"{words}{has}, not {zero_stage}"
     if stages:
-        domains = [level.gpus for level in job.cluster.levels[:-1]]
-        for degree in divisors(job.gpus)[:-1]:
-            filled = [domain // degree for domain in domains if domain % degree == 0]
-            if asked is None and not any(job.gpus % tp == 0 for tp in filled):
-                words = f"no tp makes tp x {degree} a whole domain of the network"
-                yield {"shard_degree": degree}, "shard_groups_fill_a_domain", words
-            elif asked in (None, degree):
-                yield from _uneven_groups(job, degree, filled if asked is None else None)
+        for degree in divisors(job.gpus)[1:-1] if asked is None else [int(asked)]:
+            yield from _uneven_groups(job, degree)
     for pp in (1, _two_stages(job)):
         reshard = not default_layout_values(job.software, tp=1, pp=pp).reshard
         told = {"zero_stage": 3, "pp": pp, "reshard": reshard}
         yield from _broken(job, ("framework_reshards",), told, **told)
 
 
-def _uneven_groups(job: Job, degree: int, filled: list[int] | None) -> Iterator[Refusal]:
+def _uneven_groups(job: Job, degree: int) -> Iterator[Refusal]:
     """tp and pp whose replicas the groups do not divide; without experts, which take part in it."""
     if job.model.moe is not None:
         return
     for tp in divisors(job.gpus):
-        if filled is not None and tp not in filled:
-            continue
         for pp in divisors(job.gpus // tp):
             group = job.gpus // (tp * pp)
             one = np.asarray(1)

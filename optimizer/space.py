@@ -62,7 +62,7 @@ RULES = (
     "framework_shards",
     "experts_share_a_stage",
     "experts_stay_within_tensor_ranks",
-    "shard_groups_fill_a_domain",
+    "shards_divide_replicas",
     "context_kind_splits_heads",
     "every_stage_fits",
 )
@@ -227,17 +227,15 @@ class Space:
         return fixed(self.question, "cp_kind") if "cp_kind" in fix else RING
 
     def groups_shards(self, tp: Ints, pp: Ints, experts: Ints, sharding: Ints) -> Flags:
-        """Shard groups smaller than all replicas fill a network domain, and divide the replicas of
-        experts too; ``fix`` and limits on shard_degree hold."""
+        """Shard groups smaller than all replicas divide them, and those of experts too; ``fix`` and
+        limits on shard_degree hold."""
         chosen, held = choices.sharding(sharding), choices.experts(experts)
         group = self.job.gpus // (tp * pp)
         degree = np.where(chosen.degree == 0, group, chosen.degree)
         good = (chosen.degree == 0) | (chosen.degree < group)
-        if self.keeps("shard_groups_fill_a_domain"):
+        if self.keeps("shards_divide_replicas"):
             divides = spreading.shards_divide_replicas(self.job, tp, pp, held.ep, held.etp, degree)
-            domains = ints([level.gpus for level in self.job.cluster.levels[:-1]])
-            asked = "shard_degree" in self.question.fix
-            good &= (chosen.degree == 0) | (divides & (np.isin(tp * degree, domains) | asked))
+            good &= (chosen.degree == 0) | divides
         if self.keeps("keep_to_fix") and "shard_degree" in self.question.fix:
             good &= degree == self.question.fix["shard_degree"]
         if self.keeps("keep_to_limits"):

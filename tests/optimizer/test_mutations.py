@@ -49,7 +49,7 @@ TABLES = {
 }
 """Columns that are emptied together: one term of the cost model each."""
 PRUNED = (
-    "shard_groups_fill_a_domain",
+    "shards_divide_replicas",
     "experts_stay_within_tensor_ranks",
     "context_kind_splits_heads",
 )

@@ -114,12 +114,14 @@ def test_a_schedule_that_was_not_asked_for_says_how_to() -> None:
 
 
 def test_experts_and_shard_groups_that_do_not_come_out_even() -> None:
-    """etp 2 of tp 1; on nodes of 8 with 12 GPUs a group of 3 fills no domain with any tp."""
+    """etp 2 of tp 1; groups of 3 do not divide the 4 replicas that tp 3 leaves of 12 GPUs."""
     moe = Moe(experts=4, top_k=1, expert_ffn=512, layers=4).model_dump()
     question = small_question(small_model(layers=4, heads=4, kv_heads=2, moe=moe), 12, 12)
     found = [(rule, axes) for axes, rule, _ in refused_ways(question)]
     assert ("experts_stay_within_tensor_ranks", {"tp": 1, "etp": 2}) in found
-    assert ("shard_groups_fill_a_domain", {"shard_degree": 3}) in found
+    question = small_question(small_model(layers=4, heads=12, kv_heads=12), 12, 12)
+    found = [(rule, axes) for axes, rule, _ in refused_ways(question)]
+    assert ("shards_divide_replicas", {"tp": 3, "pp": 1, "shard_degree": 3}) in found
 
 
 def lines(question: Question) -> list[Rejected]:

@@ -123,8 +123,8 @@ def test_experts_stay_within_tensor_ranks() -> None:
     assert not possible(question, rules.experts_stay_within_tensor_ranks, experts=cut, tp=2)
 
 
-def test_shard_groups_fill_a_domain() -> None:
-    """Servers of 4: with tp 2 two ranks fill one; all 4 replicas are the plain code 0."""
+def test_shards_divide_replicas() -> None:
+    """8 GPUs: with tp 2 groups of 2 divide the 4 replicas; all 4 are the plain code 0."""
     space, none = space_of(EIGHT), ints(experts_code(1))
 
     def good(tp: int, degree: int) -> bool:
@@ -132,7 +132,9 @@ def test_shard_groups_fill_a_domain() -> None:
 
     assert good(2, 2)
     assert not good(2, 4)
-    assert not good(1, 2)
+    assert good(1, 2)
+    assert good(1, 4)
+    assert not good(1, 3)
     asked = space_of(replace(EIGHT, fix={"shard_degree": 4}))
     every, half = (ints(sharding_code(1, degree)) for degree in (0, 4))
     assert asked.groups_shards(ints(2), ints(1), none, every)[0]  # 4 replicas are all there are
