@@ -52,6 +52,13 @@ def test_architecture_of_llama_70b() -> None:
         ("tp=8,cp=2,pp=4,cp_kind=all_gather", {"--cp-comm-type": ("allgather",)}),
         ("tp=8,cp=2,pp=4,cp_kind=ulysses", {"--cp-comm-type": ("a2a",)}),
         (
+            "tp=2,cp=8,pp=1,cp_kind=hierarchical",
+            {
+                "--cp-comm-type": ("a2a+p2p",),
+                "--hierarchical-context-parallel-sizes": ("4", "2"),
+            },
+        ),
+        (
             "tp=8,pp=4,recompute=full",
             {"--recompute-method": ("uniform",), "--recompute-num-layers": ("1",)},
         ),

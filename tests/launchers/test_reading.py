@@ -50,6 +50,7 @@ def back(plan: Plan, format: str) -> Layout:
         ("megatron", "tp=8,pp=4,layers_per_stage=19+2*21+19", {}),
         ("megatron", "tp=8,pp=4,vpp=3,layers_per_stage=2+2*30+18", {}),
         ("megatron", "tp=4,cp=2,pp=2,cp_kind=all_gather,recompute=selective", {}),
+        ("megatron", "tp=2,cp=8,pp=1,zero_stage=1,cp_kind=hierarchical", {}),
         ("megatron", "tp=8,pp=1,zero_stage=1,shard_degree=4", {}),
         ("megatron", "tp=1,pp=1,zero_stage=3", {"model": "8B", "framework": "generic"}),
         ("megatron", "tp=8,pp=16,vpp=8", {"model": "405B", "gpus": 1024, "global_batch": 512}),

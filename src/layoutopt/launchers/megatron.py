@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from layoutopt.costmodel.stages import even_split
 from layoutopt.inputs.layout_text import stages_text
 from layoutopt.launchers.keys import Keys
@@ -10,7 +12,7 @@ from layoutopt.launchers.plan import Plan
 from layoutopt.launchers.shell import Flag, Script, torchrun
 
 NAME = "megatron"
-_CP_KINDS = {"ring": "p2p", "all_gather": "allgather", "ulysses": "a2a"}
+_CP_KINDS = {"ring": "p2p", "all_gather": "allgather", "ulysses": "a2a", "hierarchical": "a2a+p2p"}
 _ORDERS = {"tp-cp-ep-dp-pp": (), "tp-cp-ep-pp-dp": (("--use-tp-pp-dp-mapping",),)}
 _SHARDING = {2: "optim_grads", 3: "optim_grads_params"}
 
@@ -79,6 +81,8 @@ def _degrees(keys: Keys) -> list[Flag]:
         if kind not in _CP_KINDS:
             raise keys.cannot("cp_kind", "it knows " + ", ".join(_CP_KINDS), *_CP_KINDS)
         found.append(("--cp-comm-type", _CP_KINDS[kind]))
+        if kind == "hierarchical":
+            found.append(("--hierarchical-context-parallel-sizes", *_levels_of_cp(keys.plan)))
     ep, etp = keys.take("ep"), keys.take("etp")
     if keys.plan.model.moe:
         if layout.tp > 1 and not layout.sequence_parallel:
@@ -134,6 +138,15 @@ def _layout_string(keys: Keys, vpp: int) -> str:
     words[0] = "E" + words[0]
     words[-1] += "m" * keys.plan.model.mtp_layers + "L"
     return "|".join(words)
+
+
+def _levels_of_cp(plan: Plan) -> tuple[str, str]:
+    """Ranks that exchange heads inside a domain, and blocks that go round outside it (Megatron
+    Core, parallel_state.py: the first is the inner group)."""
+    tp, cp = plan.layout.tp, plan.layout.cp
+    room = plan.domain_gpus // tp if plan.domain_gpus % tp == 0 else 1
+    inside = math.gcd(room, cp)
+    return str(inside), str(cp // inside)
 
 
 def _sharding(keys: Keys) -> list[Flag]:

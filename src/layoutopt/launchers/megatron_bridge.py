@@ -40,6 +40,9 @@ def config(plan: Plan) -> str:
     }
     if layout.cp > 1:
         model["cp_comm_type"] = said["--cp-comm-type"][0]
+        if "--hierarchical-context-parallel-sizes" in said:
+            sizes = said["--hierarchical-context-parallel-sizes"]
+            model["hierarchical_context_parallel_sizes"] = [int(size) for size in sizes]
     if plan.model.moe:
         model["expert_model_parallel_size"] = layout.ep
         model["expert_tensor_parallel_size"] = layout.etp

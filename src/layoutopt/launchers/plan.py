@@ -10,6 +10,7 @@ from typing import Any, TextIO, cast
 from pydantic import ValidationError
 
 from layoutopt.costmodel.layout import Layout
+from layoutopt.costmodel.machine import used_gpus
 from layoutopt.costmodel.model import Model
 from layoutopt.costmodel.software import Software, software
 from layoutopt.costmodel.stages import even_split
@@ -39,6 +40,8 @@ class Plan:
     interval_steps: int
     """Optimizer steps between checkpoints."""
     usd_per_gpu_hour: float | None = None
+    domain_gpus: int = 1
+    """GPUs that the innermost level of the network joins, as the job uses it."""
 
     @property
     def nodes(self) -> int:
@@ -134,12 +137,14 @@ def _read(answer: Mapping[str, Any]) -> Plan:
         tokens=request["tokens"],
         precision=cast("Precision", request["precision"]),
     )
+    gpus, gpus_per_node = int(keys.get("gpus") or request["gpus"]), int(machine["gpus_per_node"])
     return Plan(
         model=Model(**shape),
         training=training,
         software=software(request["framework"]),
-        gpus=int(keys.get("gpus") or request["gpus"]),
-        gpus_per_node=int(machine["gpus_per_node"]),
+        gpus=gpus,
+        gpus_per_node=gpus_per_node,
+        domain_gpus=used_gpus(int(machine["levels"][0]["gpus"]), gpus_per_node, gpus),
         gpu=str(request["gpu"]),
         layout=Layout(**{key: word for key, word in keys.items() if key in known}),
         interval_steps=int((answer.get("checkpoint") or {}).get("interval_steps") or 0),

@@ -11,7 +11,7 @@ from layoutopt.launchers.reading.layout_string import layers_of, pattern_of
 from layoutopt.launchers.reading.words import Flags, read_flags
 from layoutopt.launchers.reading.world import gpus
 
-_CP_KINDS = {"p2p": "ring", "allgather": "all_gather", "a2a": "ulysses"}
+_CP_KINDS = {"p2p": "ring", "allgather": "all_gather", "a2a": "ulysses", "a2a+p2p": "hierarchical"}
 _STRATEGY = {"no_shard": 0, "optim": 1, "optim_grads": 2, "optim_grads_params": 3}
 
 
