@@ -11,7 +11,7 @@ import time
 from dataclasses import replace
 
 from layoutopt.costmodel.placement import PRICED, ordered
-from layoutopt.optimizer.pipelining import least_of_pipelines_s, searched
+from layoutopt.optimizer.pipelining import least_in_a_moment_s, searched
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space, space_of
@@ -83,7 +83,8 @@ def _faster_of(
         again = Rounds(other, rounds.budget, began, limit)
         found = searched(again)
     else:
-        found = Ended(None, False, least_of_pipelines_s(other))
+        unproved = Rounds(other, rounds.budget, began, limit)
+        found = Ended(None, False, least_in_a_moment_s(unproved, ended.best))
     walls = [one.bound_s for one in (ended, found)]
     bound = min((w for w in walls if w is not None), default=None)
     if any(one.bound_s is None and not one.proved for one in (ended, found)):

@@ -40,6 +40,11 @@ from layoutopt.optimizer.work import least_wall_of_shapes_s
 MARGIN = 1e-6
 """What a pipeline has to be faster by, relatively: an even one of equal time is preferred."""
 _AGREES = 1e-9
+_SHARE, _MOST_S = 0.25, 3.0
+"""Of the time there is the search of even pipelines leaves so much, at most, to what follows: their
+bounds hold for even ones too."""
+_MOMENT_S = 1.5
+"""What bounds may take beyond the limit of time: without them an answer would say little."""
 
 
 @dataclass(frozen=True)
@@ -92,16 +97,18 @@ def recompute_of(question: Question) -> str:
 def searched(rounds: Rounds) -> Ended:
     """The best of one space: of the even pipelines, and of the others that are looked at."""
     space, clock = rounds.space, rounds.clock
-    usual = asks_usual(space.question.pipeline)
+    usual, wider = asks_usual(space.question.pipeline), is_wider(space.question)
+    if wider:
+        rounds.stops_at -= min(rounds.budget.seconds * _SHARE, _MOST_S)
     ended = rounds.run() if usual else Ended(_start(rounds), True, None)
-    if not is_wider(space.question):
+    if not wider:
         return ended
-    if not ended.proved:
-        return Ended(ended.best, False, least_of_pipelines_s(space))
-    known_s = ended.best.estimate.run.wall_time_s if ended.best else math.inf
+    best = ended.best
+    if not ended.proved and (best is None or time.monotonic() >= rounds.ends_at):
+        return Ended(best, False, least_in_a_moment_s(rounds, best))
+    known_s = best.estimate.run.wall_time_s if best else math.inf
     pipelines = Pipelines(space, rounds.tables, clock, rounds.budget, rounds.ends_at)
     found = pipelines.run(min(known_s, rounds.most_wall_s))
-    best = ended.best
     if found.plan is not None and found.chosen is not None:
         best = Found(
             chosen=found.chosen,
@@ -115,8 +122,19 @@ def searched(rounds: Rounds) -> Ended:
     return Ended(best, ended.proved and found.proved, bound, found.outer, found.inner)
 
 
+def least_in_a_moment_s(rounds: Rounds, best: Found | None) -> float:
+    """No run of any pipeline is shorter than this, or than ``best``: for where time is up. What
+    memory leaves counts, if a moment is enough to see it."""
+    if best is None:
+        return least_of_pipelines_s(rounds.space)
+    moment = time.monotonic() + _MOMENT_S
+    space, clock, budget = rounds.space, rounds.clock, rounds.budget
+    pipelines = Pipelines(space, rounds.tables, clock, budget, moment, most_outer=0)
+    return pipelines.run(best.estimate.run.wall_time_s).bound_s
+
+
 def least_of_pipelines_s(space: Space) -> float:
-    """No run of any pipeline of the space is shorter: a floor for where time is up."""
+    """No run of any pipeline of the space is shorter: a floor without tables and memory."""
     plain = schedules_of(space.question) == ("1f1b",)
     return least_wall_of_shapes_s(space, plain=plain)
 

@@ -71,7 +71,8 @@ class Rounds:
         A proof then says that nothing but what is known is both within it and better.
         """
         self.space, self.budget, self.most_wall_s = space, budget, most_wall_s
-        self.ends_at = began + budget.seconds
+        self.ends_at = self.stops_at = began + budget.seconds
+        """When time is up, and when the rounds stop: sooner where others need what is left."""
         self.tables = tables_of(space)
         self.floors = floors_of(space, self.tables)
         self.clock = Clock(space.job, self.tables)
@@ -87,14 +88,14 @@ class Rounds:
             if self.least_wall_s() > self.most_wall_s:
                 return self._proved()
             self._start()
-            if time.monotonic() >= self.ends_at:
+            if time.monotonic() >= self.stops_at:
                 return Ended(self._pick() if self.known else None, False, self.least_wall_s())
         program = self._program()
         if program is None:
             return self._proved()
         while True:
             self._narrow(program)
-            left = self.ends_at - time.monotonic()
+            left = self.stops_at - time.monotonic()
             solved = solve(program.model, program.degrees, self.budget, left)
             if solved.none:
                 return self._proved()
