@@ -79,12 +79,13 @@ def _faster_of(
     wall = ended.best.estimate.run.wall_time_s if ended.best else math.inf
     limit = min(most_wall_s, wall * (1 - RESOLUTION / 2))
     again = rounds
-    if ended.proved and time.monotonic() < rounds.ends_at:
+    known = ended.proved or ended.best is not None
+    if known and time.monotonic() < rounds.ends_at:
         again = Rounds(other, rounds.budget, began, limit)
         found = searched(again)
     else:
         unproved = Rounds(other, rounds.budget, began, limit)
-        found = Ended(None, False, least_in_a_moment_s(unproved, ended.best))
+        found = Ended(None, False, least_in_a_moment_s(unproved, limit))
     walls = [one.bound_s for one in (ended, found)]
     bound = min((w for w in walls if w is not None), default=None)
     if any(one.bound_s is None and not one.proved for one in (ended, found)):

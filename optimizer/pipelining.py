@@ -104,11 +104,12 @@ def searched(rounds: Rounds) -> Ended:
     if not wider:
         return ended
     best = ended.best
-    if not ended.proved and (best is None or time.monotonic() >= rounds.ends_at):
-        return Ended(best, False, least_in_a_moment_s(rounds, best))
     known_s = best.estimate.run.wall_time_s if best else math.inf
+    limit_s = min(known_s, rounds.most_wall_s)
+    if not ended.proved and (math.isinf(limit_s) or time.monotonic() >= rounds.ends_at):
+        return Ended(best, False, least_in_a_moment_s(rounds, limit_s))
     pipelines = Pipelines(space, rounds.tables, clock, rounds.budget, rounds.ends_at)
-    found = pipelines.run(min(known_s, rounds.most_wall_s))
+    found = pipelines.run(limit_s)
     if found.plan is not None and found.chosen is not None:
         best = Found(
             chosen=found.chosen,
@@ -122,15 +123,15 @@ def searched(rounds: Rounds) -> Ended:
     return Ended(best, ended.proved and found.proved, bound, found.outer, found.inner)
 
 
-def least_in_a_moment_s(rounds: Rounds, best: Found | None) -> float:
-    """No run of any pipeline is shorter than this, or than ``best``: for where time is up. What
-    memory leaves counts, if a moment is enough to see it."""
-    if best is None:
+def least_in_a_moment_s(rounds: Rounds, limit_s: float) -> float:
+    """No run of any pipeline is shorter than this, or than ``limit_s``: for where time is up. What
+    memory leaves counts, if there is a limit and a moment is enough to see it."""
+    if math.isinf(limit_s):
         return least_of_pipelines_s(rounds.space)
     moment = time.monotonic() + _MOMENT_S
     space, clock, budget = rounds.space, rounds.clock, rounds.budget
     pipelines = Pipelines(space, rounds.tables, clock, budget, moment, most_outer=0)
-    return pipelines.run(best.estimate.run.wall_time_s).bound_s
+    return pipelines.run(limit_s).bound_s
 
 
 def least_of_pipelines_s(space: Space) -> float:

@@ -17,6 +17,7 @@ from layoutopt.optimizer.every_pipeline import every_pipeline
 from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.pipelining import least_of_pipelines_s
 from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
+from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.search import search
 from layoutopt.optimizer.shapes import least_waits, shapes_of, with_every_chunk
 from layoutopt.optimizer.space import space_of
@@ -114,6 +115,20 @@ def test_out_of_time_there_is_a_bound_and_a_gap(seconds: float) -> None:
     assert 0.3 * best.plan.run.wall_time_s < cut.search.bound <= best.plan.run.wall_time_s
     assert cut.search.gap is not None
     assert 0 < cut.search.gap < 1
+
+
+def test_bounds_of_pipelines_hold_for_even_ones_that_came_to_no_end(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Nothing is said to be proved, but little is left open."""
+    question, whole = asked(5, 8, None), Rounds.run
+    best = search(question)
+    monkeypatch.setattr(Rounds, "run", lambda rounds: replace(whole(rounds), proved=False))
+    cut = search(question)
+    assert cut.status is Status.FEASIBLE
+    assert cut.plan == best.plan
+    assert cut.search.gap is not None
+    assert 0 < cut.search.gap < 1e-5
 
 
 def test_no_layout_is_still_an_input_error() -> None:
