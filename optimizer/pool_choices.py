@@ -51,6 +51,7 @@ class Choices:
     def __init__(self, question: Question) -> None:
         self.question, self.job = question, question.job
         self.pools = pool_jobs(self.job)
+        self.rates = rates_of(self._jobs, question.objective)
         self.rows = self._rows()
         self.alone = self.rows["pp"] == 1
         kinds = [
@@ -221,10 +222,9 @@ class Choices:
 
     def _worth(self, walls: Array, counts: Ints, size: int) -> Array:
         """The objective of runs of such wall times; counts along the last axis."""
-        if self.question.objective == "time":
+        if self.rates is None:
             return walls
-        rates = np.array([self._rate(one) for one in self._jobs])
-        worth: Array = walls * (size * (counts @ rates))
+        worth: Array = walls * (size * (counts @ self.rates))
         return worth
 
     def _counts(self, size: int) -> Ints:
@@ -240,9 +240,8 @@ class Choices:
         layers, m = self.job.model.layers, self.rows["microbatches"][rows]
         layer_s, size = self.floors.layer_s[rows], self.stage_gpus[rows]
         steps = self.job.training.steps
-        if self.question.objective != "time":
-            rates = np.array([self._rate(job) for job in self._jobs])
-            dearest: Array = m * layers * steps * size * (rates * layer_s).min(axis=-1)
+        if self.rates is not None:
+            dearest: Array = m * layers * steps * size * (self.rates * layer_s).min(axis=-1)
             return dearest
         left, rate = np.full(len(rows), layers), np.full(len(rows), 1e-300)
         have = np.stack([job.gpus // size for job in self._jobs], axis=-1)
@@ -256,11 +255,6 @@ class Choices:
         filled = m - 1 - (np.minimum(most, m) - 1) * self.floors.forward[rows]
         shared: Array = np.maximum(m / rate, filled / rate + layer_s.min(axis=-1)) * layers * steps
         return shared
-
-    def _rate(self, job: Job) -> float:
-        """What a second of one GPU of the pool adds to the objective, where it is not time."""
-        usd, watts = job.cluster.usd_per_gpu_hour or 0.0, job.cluster.watts_per_gpu or 0.0
-        return usd / HOUR if self.question.objective == "cost" else watts / _JOULES_PER_KWH
 
     def _objective(self, seconds: Array, row: Ints, many: Ints, size: int) -> Array:
         """Wall time, or what it costs, of runs with such steps: failures at the lowest rate, and
@@ -297,3 +291,15 @@ class Choices:
                 reshard=defaults.reshard,
                 pools_per_stage=tuple(name for name, n in order for _ in range(n)),
             )
+
+
+def rates_of(jobs: list[Job], objective: str) -> Array | None:
+    """What a second of one GPU of each job adds to an objective that is not time, dollars or
+    kilowatt-hours; None where it is time, or where a price or a power is not known."""
+    clusters = [job.cluster for job in jobs]
+    prices = [one.usd_per_gpu_hour for one in clusters]
+    powers = [one.watts_per_gpu for one in clusters]
+    values, unit = (prices, HOUR) if objective == "cost" else (powers, _JOULES_PER_KWH)
+    if objective not in ("cost", "energy") or None in values:
+        return None
+    return np.array([value or 0.0 for value in values]) / unit

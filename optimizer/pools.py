@@ -21,7 +21,7 @@ from layoutopt.costmodel.checkpoint import checkpoint_cost, run_wall_s
 from layoutopt.costmodel.estimate import estimate
 from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.layout import Layout
-from layoutopt.costmodel.mixed import stages_on, whole_job
+from layoutopt.costmodel.mixed import pool_jobs, stages_on, whole_job
 from layoutopt.costmodel.pipelines import pipelines_of
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
@@ -32,7 +32,7 @@ from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.outcome import Alternative, Outcome, SearchReport, Status
 from layoutopt.optimizer.pipelining import asks_usual
 from layoutopt.optimizer.pool_alone import Alone, pools_alone
-from layoutopt.optimizer.pool_choices import Choice, Choices
+from layoutopt.optimizer.pool_choices import Choice, Choices, rates_of
 from layoutopt.optimizer.pool_split import Splitting, with_layers
 from layoutopt.optimizer.question import Budget, Question
 
@@ -49,6 +49,9 @@ class PoolSearch:
     def __init__(self, question: Question, budget: Budget, began: float) -> None:
         self.question, self.job = question, question.job
         self.budget, self.ends_at = budget, began + budget.seconds
+        # What not every pool has a price or a power for is measured in time.
+        jobs = list(pool_jobs(self.job).values())
+        self.timed = rates_of(jobs, question.objective) is None
         self.even = pipelines_of(self.job.software.framework).splits != "any"
         self.best: Estimate | None = None
         self.priced: list[Estimate] = []
@@ -140,9 +143,10 @@ class PoolSearch:
         return self._value(whole, float(run_wall_s(whole, step_s, write, stall, size)[0]))
 
     def _value(self, whole: Job, wall_s: float) -> float:
-        rates = {"cost": whole.cluster.usd_per_gpu_hour, "energy": whole.cluster.watts_per_gpu}
-        rate = rates.get(self.question.objective)
-        return wall_s if rate is None else wall_s * rate * whole.gpus
+        if self.timed:
+            return wall_s
+        rates = rates_of([whole], self.question.objective)
+        return wall_s if rates is None else wall_s * float(rates[0]) * whole.gpus
 
     def _longest_step_s(self, whole: Job, layout: Layout) -> float:
         """A step whose run is no better than the best that is known; infinite without one."""

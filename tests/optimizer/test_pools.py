@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 
 import pytest
@@ -16,7 +17,8 @@ from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InputError
 from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.optimizer.outcome import Status
-from layoutopt.optimizer.question import Question
+from layoutopt.optimizer.pools import PoolSearch
+from layoutopt.optimizer.question import Budget, Objective, Question
 from layoutopt.optimizer.search import objective_of, search
 from layoutopt.units import KIB
 from tests.builders import small_model, small_question
@@ -174,6 +176,16 @@ def test_experts_stay_on_one_pool() -> None:
     ]
     assert outcome.plan.run.wall_time_s == pytest.approx(min(walls), rel=1e-9)
     assert any("no price on several pools" in sentence for sentence in outcome.explain)
+
+
+@pytest.mark.parametrize("objective", ["time", "cost", "energy"])
+def test_floors_are_near_what_they_bound(objective: Objective) -> None:
+    """In the objective's own unit: floors that are far below the best cut nothing."""
+    found = PoolSearch(asked(TWO, objective=objective, fix=TWO_STAGES), Budget(), time.monotonic())
+    found.run()
+    assert found.best is not None
+    best = found.value(found.best)
+    assert 0.5 * best < found.choices.below(best * 1.001)[0].floor <= best
 
 
 @pytest.mark.parametrize("field", ["deadline", "budget"])
