@@ -218,7 +218,7 @@ def test_a_number_of_recomputed_layers_is_dropped_for_its_bound_alone(memory_gib
     for bounded in search.bounded(np.inf):
         if bounded.group.variant.counts != "same":
             continue
-        for place in random.Random(1).sample(range(len(bounded.group)), 20):
+        for place in random.Random(1).sample(range(len(bounded.group)), 40):
             every = np.full(int(bounded.group.axes.pp[place]), space.job.model.layers)
             where = (space, bounded.group, place, every)
             problems = list(problems_of(*where))
