@@ -20,7 +20,7 @@ from layoutopt.hardware_profiles.schema import Cluster
 from layoutopt.optimizer.question import KEYS, Question
 from layoutopt.optimizer.space import layout_of
 from layoutopt.optimizer.survey import Found, Seen
-from layoutopt.units import KIB, format_bytes, format_seconds
+from layoutopt.units import format_bytes, format_seconds
 
 NOTABLE = 0.005
 """A gain below this is not worth more memory, and not worth a sentence."""
@@ -36,8 +36,8 @@ class Around:
     """The next best even layouts."""
     misfits: Found
     """Even layouts that are faster and do not fit."""
-    roomier: tuple[int, Estimate] | None = None
-    """So many bytes more on each GPU, and the layout of the plan's kind that they let through."""
+    near: tuple[Estimate, ...] = ()
+    """Faster layouts of any split and recompute that little more memory would let through."""
     wider: bool = False
     """Alternatives were looked for beside even layouts."""
 
@@ -89,34 +89,51 @@ def _better(cluster: Cluster) -> Iterator[tuple[str, Cluster]]:
         yield f"{level.name} bandwidth", cluster.model_copy(update={"levels": tuple(levels)})
 
 
+def least_lacking(found: Found, wall_s: float) -> Seen | None:
+    """Of the even layouts that do not fit and are worth more memory, the one that lacks least."""
+    worth = [one for one in found.layouts if one.wall_s < wall_s * (1 - NOTABLE)]
+    return min(worth, key=lambda one: (one.over_kib, one.wall_s), default=None)
+
+
 def _memory(question: Question, plan: Estimate, around: Around) -> str:
     """Whether more memory per GPU would change the choice, and from how much on."""
-    found, wall = around.misfits, plan.run.wall_time_s
-    worth = [one for one in found.layouts if one.wall_s < wall * (1 - NOTABLE)]
-    even = min(worth, key=lambda one: (one.over_kib, one.wall_s), default=None)
-    if even is None and around.roomier is None:
-        if not found.complete:
+    found, wall, job = around.misfits, plan.run.wall_time_s, question.job
+    even, near = least_lacking(found, wall), list(around.near)
+    if even is not None:
+        near.append(estimate(job, layout_of(question, even.chosen)))
+    # What lacks the host's memory alone, for offload, is none of them.
+    near = [one for one in near if _lacks(one) > 0]
+    if not near:
+        if even is not None or not found.complete:
             return "More memory: no layout was found that would use it to be faster."
         return (
             "More memory would not change the choice: of all even layouts that need it, none is "
             f"{NOTABLE:.1%} faster."
         )
-    text = "More memory would change the choice: "
-    mine = around.roomier
-    if mine is not None and (even is None or mine[0] < even.over_kib * KIB):
-        more, other = mine
-        gain, words = 1 - other.run.wall_time_s / wall, whole_difference(question.job, other, plan)
-        text += f"{format_bytes(more)} more on each GPU, and {words} would make the run "
-        text += f"{gain:.1%} shorter"
-        even = None
-    elif even is not None:
-        other, gain, over = _with_more(question, plan, even)
-        words = difference(other.layout, plan.layout)
-        text += f"{over}, and {words} would make the run {gain:.1%} shorter"
-    if worth and worth[0] is not even:
-        _, gain, over = _with_more(question, plan, worth[0])
-        text += f"; the fastest even layout of all, by {gain:.1%}, needs {over}"
+    least = min(near, key=lambda one: (_lacks(one), one.run.wall_time_s))
+    words = whole_difference(job, least, plan)
+    text = f"More memory would change the choice: {_with_more(least)}, and {words} would make "
+    text += f"the run {_gain(least, plan):.1%} shorter"
+    if even is not None:
+        fastest = estimate(job, layout_of(question, found.layouts[0].chosen))
+        if _lacks(fastest) > _lacks(least):
+            gain, over = _gain(fastest, plan), _with_more(fastest)
+            text += f"; the fastest even layout of all, by {gain:.1%}, needs {over}"
     return f"{text}."
+
+
+def _lacks(one: Estimate) -> int:
+    """Bytes that the worst stage of a layout that does not fit lacks."""
+    return one.memory.worst.reserved - one.memory.usable_bytes
+
+
+def _with_more(one: Estimate) -> str:
+    return f"{format_bytes(_lacks(one))} more on stage {one.memory.worst.stage}"
+
+
+def _gain(one: Estimate, plan: Estimate) -> float:
+    """By how much its run is shorter."""
+    return 1 - one.run.wall_time_s / plan.run.wall_time_s
 
 
 def whole_difference(job: Job, other: Estimate, plan: Estimate) -> str:
@@ -145,15 +162,6 @@ def _recomputed(layout: Layout, split: tuple[int, ...]) -> int:
         return sum(split)
     each = counts if isinstance(counts, tuple) else (counts,) * len(split)
     return sum(map(min, each, split))
-
-
-def _with_more(question: Question, plan: Estimate, seen: Seen) -> tuple[Estimate, float, str]:
-    """A layout that does not fit, by how much its run is shorter, and how much memory it lacks."""
-    other = estimate(question.job, layout_of(question, seen.chosen))
-    worst = other.memory.worst
-    gain = 1 - other.run.wall_time_s / plan.run.wall_time_s
-    over = format_bytes(worst.reserved - other.memory.usable_bytes)
-    return other, gain, f"{over} more on stage {worst.stage}"
 
 
 def difference(layout: Layout, plan: Layout) -> str:

@@ -14,16 +14,20 @@ from dataclasses import replace
 import numpy as np
 
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate
-from layoutopt.optimizer.pipelining import Pipelines, is_wider
+from layoutopt.optimizer.asked import is_wider
+from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.survey import KIND, Seen
 from layoutopt.optimizer.tables import Tables
-from layoutopt.units import GIB
+from layoutopt.units import GIB, KIB
 
 MORE_BYTES = (8 * GIB, 2 * GIB)
 """Memory that is added to each GPU to see whether it changes the choice: most of it first."""
+_ROUNDED_KIB = 2
+"""More than what may be allocated of so much more memory is rounded down by."""
 _MOST_OUTER = 6
 """Choices of all but split and recompute that are looked into for one kind."""
 _EFFORT = 0.2
@@ -68,20 +72,32 @@ def _kind(seen: Seen) -> tuple[int, ...]:
     return tuple(seen.chosen[axis] for axis in KIND)
 
 
-def roomier(rounds: Rounds, seen: Seen, most_s: float) -> tuple[int, Estimate] | None:
-    """The least of MORE_BYTES with which a layout of the kind of ``seen`` makes a run shorter than
-    ``most_s``, and the best such layout; None where none of them does."""
+def roomier(rounds: Rounds, seen: Seen, most_s: float) -> Estimate | None:
+    """The best layout of the kind of ``seen`` whose run is shorter than ``most_s`` with the least
+    of MORE_BYTES with which there is one, as it is on today's GPUs; None where there is none."""
+    found = None
+    for more in MORE_BYTES:
+        plan = with_more(rounds, seen, most_s, more)
+        if plan is None:
+            break
+        found = plan
+    return found
+
+
+def with_what_it_lacks(rounds: Rounds, even: Seen, most_s: float) -> Estimate | None:
+    """The best layout of the kind of ``even``, which does not fit, of those that lack no more."""
+    share = 1000 + memory_fit(rounds.space.job).fragmented_per_mille
+    more = (-(-even.over_kib * share // 1000) + _ROUNDED_KIB) * KIB
+    return with_more(rounds, even, most_s, more)
+
+
+def with_more(rounds: Rounds, seen: Seen, most_s: float, more: int) -> Estimate | None:
+    """The best layout of the kind of ``seen`` on GPUs with so many bytes more, if its run is
+    shorter than ``most_s``; priced on today's GPUs, where it does not fit."""
     if not is_wider(rounds.space.question):
         return None
-    most, *less = MORE_BYTES
-    found = _best(rounds, seen.chosen, most_s, most)
-    if found is None:
-        return None
-    for more in less:
-        plan = _best(rounds, seen.chosen, most_s, more)
-        if plan is not None:
-            return more, plan
-    return most, found
+    found = _best(rounds, seen.chosen, most_s, more)
+    return estimate(rounds.space.job, found.layout) if found else None
 
 
 def _best(

@@ -20,10 +20,10 @@ from layoutopt.costmodel.layout import Layout
 from layoutopt.costmodel.offload import largest_host_kib
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.stages import Stages
+from layoutopt.optimizer.asked import recompute_of, schedules_of
 from layoutopt.optimizer.inner import layer_ranges, layout_from
 from layoutopt.optimizer.lean import held_axes, lean_batches, lean_codes
 from layoutopt.optimizer.outer import Group, groups_of
-from layoutopt.optimizer.pipelining import recompute_of, schedules_of
 from layoutopt.optimizer.rooms import by_pp, least_held_kib, state_line
 from layoutopt.optimizer.shapes import chunked, unchunked, with_every_chunk
 from layoutopt.optimizer.space import Space

@@ -11,10 +11,10 @@ from layoutopt.costmodel.job import Job
 from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.optimizer import ways
+from layoutopt.optimizer.asked import asks_usual, is_wider
 from layoutopt.optimizer.lean import leanest
 from layoutopt.optimizer.lean_pipelines import leanest_pipeline
 from layoutopt.optimizer.outcome import Change, Miss
-from layoutopt.optimizer.pipelining import asks_usual, is_wider
 from layoutopt.optimizer.question import Question
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.units import DAY, GIB, HOUR, format_count

@@ -16,17 +16,18 @@ from functools import partial
 import numpy as np
 
 from layoutopt.costmodel.estimate import estimate
-from layoutopt.costmodel.layout import RECOMPUTE, Schedule
-from layoutopt.costmodel.pipelines import USUAL_SCHEDULES, pipelines_of
+from layoutopt.costmodel.layout import RECOMPUTE
 from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.rules import broken_rules
 from layoutopt.errors import InternalError, RuleError
 from layoutopt.optimizer import choices
+from layoutopt.optimizer.asked import asks_usual, is_wider, recompute_of, schedules_of
 from layoutopt.optimizer.bounded import Bounded, bounds_of
 from layoutopt.optimizer.inner import layout_from, problems_of, replaced
+from layoutopt.optimizer.lean_pipelines import some_pipeline_fits
 from layoutopt.optimizer.outer import SLACK, Group, groups_of
 from layoutopt.optimizer.program import Save
-from layoutopt.optimizer.question import Budget, Limit, Pipeline, Question
+from layoutopt.optimizer.question import Budget, Limit
 from layoutopt.optimizer.rounds import Ended, Found, Rounds
 from layoutopt.optimizer.shapes import shapes_of, with_every_chunk
 from layoutopt.optimizer.space import Space, layout_of, space_of
@@ -63,37 +64,6 @@ class Wider:
     """Inner problems that the solver was asked."""
 
 
-def is_wider(question: Question) -> bool:
-    """Whether pipelines are asked for beside even ones on the usual schedules."""
-    able = pipelines_of(question.job.software.framework)
-    asked = question.pipeline
-    if any(schedule not in USUAL_SCHEDULES for schedule in schedules_of(question)):
-        return True
-    return asked.splits == "any" and (able.splits == "any" or able.recompute != "whole")
-
-
-def asks_usual(pipeline: Pipeline) -> bool:
-    """Whether 1F1B or its interleaving is among the schedules that are asked for."""
-    asked = pipeline.schedules
-    return asked is None or any(schedule in USUAL_SCHEDULES for schedule in asked)
-
-
-def schedules_of(question: Question) -> tuple[Schedule, ...]:
-    """Schedules to look at. GPipe takes as long as 1F1B and holds more: only if it is asked for."""
-    asked = question.pipeline.schedules
-    if asked is not None:
-        found: list[Schedule] = ["1f1b" if s in USUAL_SCHEDULES else s for s in asked]
-        return tuple(dict.fromkeys(found))
-    searched = pipelines_of(question.job.software.framework).searched
-    return ("1f1b", *(schedule for schedule in searched if schedule != "gpipe"))
-
-
-def recompute_of(question: Question) -> str:
-    """Which recompute of a part of a stage is looked for."""
-    able = pipelines_of(question.job.software.framework)
-    return able.recompute if question.pipeline.splits == "any" else "whole"
-
-
 def searched(rounds: Rounds) -> Ended:
     """The best of one space: of the even pipelines, and of the others that are looked at."""
     space, clock = rounds.space, rounds.clock
@@ -108,6 +78,8 @@ def searched(rounds: Rounds) -> Ended:
     limit_s = min(known_s, rounds.most_wall_s)
     if not ended.proved and (math.isinf(limit_s) or time.monotonic() >= rounds.ends_at):
         return Ended(best, False, least_in_a_moment_s(rounds, limit_s))
+    if usual and math.isinf(limit_s) and not some_pipeline_fits(space):
+        return Ended(None, True, None)
     pipelines = Pipelines(space, rounds.tables, clock, rounds.budget, rounds.ends_at)
     found = pipelines.run(limit_s)
     if found.plan is not None and found.chosen is not None:

@@ -24,8 +24,8 @@ from layoutopt.costmodel.spreading import (
     pipeline_fits,
     shards_divide_replicas,
 )
+from layoutopt.optimizer.asked import schedules_of
 from layoutopt.optimizer.orders import orders_of
-from layoutopt.optimizer.pipelining import schedules_of
 from layoutopt.optimizer.question import Question
 
 Refusal = tuple[dict[str, Any], str, str]

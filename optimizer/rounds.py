@@ -11,6 +11,7 @@ from layoutopt.costmodel.results import Estimate
 from layoutopt.errors import InternalError
 from layoutopt.optimizer.cuts import narrowed, without_dominated, without_hopeless
 from layoutopt.optimizer.floors import Floors, floors_of
+from layoutopt.optimizer.lean import leanest
 from layoutopt.optimizer.program import Program, Save, build, save_classes
 from layoutopt.optimizer.question import AXES, Budget
 from layoutopt.optimizer.score import step_quanta
@@ -90,6 +91,8 @@ class Rounds:
             self._start()
             if time.monotonic() >= self.stops_at:
                 return Ended(self._pick() if self.known else None, False, self.least_wall_s())
+            if not self.known and not self._limited() and not self._something_fits():
+                return self._proved()
         program = self._program()
         if program is None:
             return self._proved()
@@ -106,6 +109,11 @@ class Rounds:
             if len(self._tied()) > MOST_TIES:
                 self._first_in_order(program)
                 return self._proved()
+
+    def _something_fits(self) -> bool:
+        """Of even layouts, those that can be the leanest are few: all of them are looked at."""
+        seen = leanest(self.space)
+        return seen is not None and (seen.over_kib == 0 or not self.space.keeps("every_stage_fits"))
 
     def _start(self) -> None:
         """A first layout, which becomes a cut-off."""

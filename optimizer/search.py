@@ -16,18 +16,18 @@ from layoutopt.costmodel.results import Estimate, Run
 from layoutopt.errors import InternalError
 from layoutopt.optimizer import orders
 from layoutopt.optimizer.alternatives import alternatives, seen_of
-from layoutopt.optimizer.explain import NOTABLE, Around, explain
-from layoutopt.optimizer.kinds import best_of_kinds, roomier
+from layoutopt.optimizer.asked import asks_usual, is_wider
+from layoutopt.optimizer.explain import NOTABLE, Around, explain, least_lacking
+from layoutopt.optimizer.kinds import best_of_kinds, roomier, with_what_it_lacks
 from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
 from layoutopt.optimizer.outcome import Outcome, SearchReport, Status
-from layoutopt.optimizer.pipelining import asks_usual, is_wider
 from layoutopt.optimizer.pools import search_pools
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.rounds import Ended, Rounds
 from layoutopt.optimizer.space import Space
-from layoutopt.optimizer.survey import Survey
+from layoutopt.optimizer.survey import Found, Seen, Survey
 
 
 def search(question: Question, budget: Budget | None = None) -> Outcome:
@@ -80,8 +80,8 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
     found = (others.layouts, misfits.layouts)
     next_best = best_of_kinds(rounds, mine, question.top, *found) if question.top else ()
     _refute([(one.run.wall_time_s, one.layout) for one in next_best], best)
-    more = roomier(rounds, mine, mine.wall_s * (1 - NOTABLE)) if question.top else None
-    around = Around(others, misfits, more, wider=is_wider(question) and bool(next_best))
+    near = _near_misses(rounds, mine, misfits) if question.top else ()
+    around = Around(others, misfits, near, wider=is_wider(question) and bool(next_best))
     return Outcome(
         status=Status.OPTIMAL,
         plan=best,
@@ -89,6 +89,17 @@ def concluded(budget: Budget, rounds: Rounds, ended: Ended, began: float) -> Out
         alternatives=alternatives(next_best, best),
         explain=explain(question, best, around),
     )
+
+
+def _near_misses(rounds: Rounds, mine: Seen, misfits: Found) -> tuple[Estimate, ...]:
+    """What little more memory would let through: of the plan's kind, and of the kind of the even
+    layout that lacks least of those that are faster."""
+    most_s = mine.wall_s * (1 - NOTABLE)
+    even = least_lacking(misfits, mine.wall_s)
+    found = [roomier(rounds, mine, most_s)]
+    if even is not None:
+        found.append(with_what_it_lacks(rounds, even, most_s))
+    return tuple(one for one in found if one is not None)
 
 
 def _brief(rounds: Rounds, ended: Ended, best: Estimate, report: SearchReport) -> Outcome:

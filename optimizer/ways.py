@@ -22,10 +22,11 @@ from layoutopt.costmodel.software import software
 from layoutopt.hardware_profiles.catalog import gpu_names, load_gpu
 from layoutopt.hardware_profiles.cluster import default_cluster, with_nodes
 from layoutopt.optimizer import orders
+from layoutopt.optimizer.asked import asks_usual, is_wider
 from layoutopt.optimizer.lean import leanest
 from layoutopt.optimizer.lean_pipelines import some_pipeline_fits
 from layoutopt.optimizer.outcome import Change
-from layoutopt.optimizer.pipelining import asks_usual, is_wider, least_of_pipelines_s
+from layoutopt.optimizer.pipelining import least_of_pipelines_s
 from layoutopt.optimizer.question import Budget, Question
 from layoutopt.optimizer.space import Space
 from layoutopt.units import GIB

@@ -7,6 +7,7 @@ from collections import Counter
 from dataclasses import replace
 from itertools import islice
 
+import pytest
 from hypothesis import assume, given
 
 from layoutopt.costmodel.estimate import estimate
@@ -15,14 +16,14 @@ from layoutopt.costmodel.results import Estimate
 from layoutopt.costmodel.stages import even_split
 from layoutopt.optimizer.alternatives import seen_of
 from layoutopt.optimizer.every_pipeline import every_pipeline
-from layoutopt.optimizer.explain import whole_difference
-from layoutopt.optimizer.kinds import MORE_BYTES, roomier
+from layoutopt.optimizer.explain import least_lacking, whole_difference
+from layoutopt.optimizer.kinds import MORE_BYTES, roomier, with_what_it_lacks
 from layoutopt.optimizer.orders import first_space
 from layoutopt.optimizer.outcome import Status
 from layoutopt.optimizer.question import USUAL, Budget, Question
 from layoutopt.optimizer.search import proved, search
-from layoutopt.optimizer.space import space_of
-from layoutopt.optimizer.survey import KIND
+from layoutopt.optimizer.space import layout_of, space_of
+from layoutopt.optimizer.survey import KIND, Survey
 from layoutopt.optimizer.verify import broken
 from tests.builders import small_cluster, small_model, small_question
 from tests.builders import with_memory as with_share
@@ -112,14 +113,14 @@ def test_memory_that_changes_the_choice_is_the_least_that_was_tried() -> None:
     assert ended.best is not None
     plan = ended.best.estimate
     most = plan.run.wall_time_s * 0.995
-    found = roomier(rounds, seen_of(plan), most)
-    assert found is not None
-    more, other = found
-    assert more in MORE_BYTES
+    other = roomier(rounds, seen_of(plan), most)
+    assert other is not None
+    lacks = other.memory.worst.reserved - other.memory.usable_bytes
+    assert 0 < lacks <= max(MORE_BYTES)
     assert other.run.wall_time_s < most
-    told = search(with_memory(question, more)).plan
+    told = search(with_memory(question, lacks)).plan
     assert told is not None
-    assert told.run.wall_time_s <= other.run.wall_time_s * (1 + RESOLUTION)
+    assert told.run.wall_time_s == pytest.approx(other.run.wall_time_s, rel=RESOLUTION)
 
 
 def with_memory(question: Question, more: int) -> Question:
@@ -138,3 +139,37 @@ def test_the_words_for_another_recompute_and_split() -> None:
     assert even_split(6, 2) == (3, 3)
     words = whole_difference(job, other, plan)
     assert words == "full recompute of 1 layers instead of 4, another split of the layers"
+
+
+def test_what_the_nearest_even_layout_lacks_lets_through_the_best_split_of_its_kind() -> None:
+    """Every split and recompute of that kind, with as much memory as the even one needs."""
+    model = small_model(4, 8, 128, 32000)
+    question = small_question(model, 2, 8, 16384, small_cluster(8.0), "generic")
+    fix: dict[str, int | str | bool] = {"tp": 1, "cp": 1, "pp": 2, "zero_stage": 1, "vpp": 1}
+    fix |= {"offload_optimizer": False, "offload_activations": False}
+    question = replace(question, fix=fix, pipeline=replace(USUAL, splits="any"))
+    question = with_share(question, 0.2)
+    space = first_space(question)
+    assert space is not None
+    rounds, ended = proved(space, Budget(), time.monotonic())
+    assert ended.best is not None
+    mine = seen_of(ended.best.estimate)
+    survey = Survey(space, rounds.floors, rounds.clock)
+    even = least_lacking(survey.faster_misfits(mine.wall_s), mine.wall_s)
+    assert even is not None
+    found = with_what_it_lacks(rounds, even, mine.wall_s)
+    assert found is not None
+    assert found.run.wall_time_s <= even.wall_s * (1 + RESOLUTION)
+    lacked = estimate(question.job, layout_of(question, even.chosen)).memory
+    more = lacked.worst.reserved - lacked.usable_bytes
+    listed = [
+        estimate(question.job, layout)
+        for layout in every_pipeline(question)
+        if layout.pp == even.chosen["pp"]
+    ]
+    walls = [
+        one.run.wall_time_s
+        for one in listed
+        if one.memory.worst.reserved - one.memory.usable_bytes <= more
+    ]
+    assert found.run.wall_time_s == pytest.approx(min(walls), rel=RESOLUTION)

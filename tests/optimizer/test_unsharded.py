@@ -10,10 +10,11 @@ import numpy as np
 import pytest
 
 from layoutopt.costmodel.axes import ints
+from layoutopt.optimizer.asked import recompute_of, schedules_of
 from layoutopt.optimizer.bounded import bounds_of
 from layoutopt.optimizer.choices import mode
 from layoutopt.optimizer.outer import Variant, groups_of
-from layoutopt.optimizer.pipelining import Pipelines, recompute_of, schedules_of
+from layoutopt.optimizer.pipelining import Pipelines
 from layoutopt.optimizer.question import Budget, Pipeline, Question
 from layoutopt.optimizer.rooms import whole_chunks
 from layoutopt.optimizer.rounds import Rounds
