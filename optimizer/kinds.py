@@ -14,10 +14,15 @@ from dataclasses import replace
 import numpy as np
 
 from layoutopt.costmodel.estimate import estimate
+from layoutopt.costmodel.job import Job
+from layoutopt.costmodel.layout import RECOMPUTE
+from layoutopt.costmodel.memory import largest_allocation_kib
 from layoutopt.costmodel.memory_fit import memory_fit
 from layoutopt.costmodel.results import Estimate
-from layoutopt.optimizer.asked import is_wider
+from layoutopt.optimizer import choices
+from layoutopt.optimizer.asked import is_wider, recompute_of
 from layoutopt.optimizer.pipelining import Pipelines
+from layoutopt.optimizer.question import Limit
 from layoutopt.optimizer.rounds import Rounds
 from layoutopt.optimizer.space import Space, layout_of
 from layoutopt.optimizer.survey import KIND, Seen
@@ -52,7 +57,7 @@ def best_of_kinds(
         known.add(_kind(one))
         walls = sorted(other.run.wall_time_s for other in found)
         limit = walls[top - 1] if len(walls) >= top else math.inf
-        return _best(rounds, one.chosen, min(limit, most_s))
+        return _best(rounds, space, one.chosen, min(limit, most_s))
 
     for one in fitting:
         even = estimate(space.job, layout_of(space.question, one.chosen))
@@ -77,7 +82,7 @@ def roomier(rounds: Rounds, seen: Seen, most_s: float) -> Estimate | None:
     of MORE_BYTES with which there is one, as it is on today's GPUs; None where there is none."""
     found = None
     for more in MORE_BYTES:
-        plan = with_more(rounds, seen, most_s, more)
+        plan = _with_more(rounds, rounds.space, seen, most_s, more)
         if plan is None:
             break
         found = plan
@@ -85,26 +90,51 @@ def roomier(rounds: Rounds, seen: Seen, most_s: float) -> Estimate | None:
 
 
 def with_what_it_lacks(rounds: Rounds, even: Seen, most_s: float) -> Estimate | None:
-    """The best layout of the kind of ``even``, which does not fit, of those that lack no more."""
+    """The best split and recompute of ``even``, which does not fit, that lack no more than it
+    does, if the run is shorter than ``most_s``; as it is on today's GPUs.
+
+    None too where all stages recompute as many layers: each number is a problem of its own.
+    """
+    if recompute_of(rounds.space.question) == "same":
+        return None
     share = 1000 + memory_fit(rounds.space.job).fragmented_per_mille
     more = (-(-even.over_kib * share // 1000) + _ROUNDED_KIB) * KIB
-    return with_more(rounds, even, most_s, more)
+    return _with_more(rounds, _alike(rounds.space, even), even, most_s, more)
 
 
-def with_more(rounds: Rounds, seen: Seen, most_s: float, more: int) -> Estimate | None:
+def lacks_kib(job: Job, one: Estimate) -> int:
+    """KiB that the fullest stage of a layout allocates beyond what it may."""
+    allocated = max(stage.allocated for stage in one.memory.stages)
+    return allocated // KIB - largest_allocation_kib(job)
+
+
+def _alike(space: Space, even: Seen) -> Space:
+    """The space's layouts that differ from ``even`` in split and recompute alone."""
+    modes = {
+        choices.with_recompute(even.chosen["mode"], code) for code in range(len(RECOMPUTE))
+    } & set(space.values["mode"])
+    limits = (*space.question.limits, Limit("vpp", "==", even.chosen["vpp"]))
+    values = {axis: (value,) for axis, value in even.chosen.items()}
+    question = replace(space.question, limits=limits)
+    return replace(space, question=question, values={**values, "mode": tuple(sorted(modes))})
+
+
+def _with_more(
+    rounds: Rounds, space: Space, seen: Seen, most_s: float, more: int
+) -> Estimate | None:
     """The best layout of the kind of ``seen`` on GPUs with so many bytes more, if its run is
     shorter than ``most_s``; priced on today's GPUs, where it does not fit."""
-    if not is_wider(rounds.space.question):
+    if not is_wider(space.question):
         return None
-    found = _best(rounds, seen.chosen, most_s, more)
-    return estimate(rounds.space.job, found.layout) if found else None
+    found = _best(rounds, space, seen.chosen, most_s, more)
+    return estimate(space.job, found.layout) if found else None
 
 
 def _best(
-    rounds: Rounds, chosen: dict[str, int], most_s: float, more_bytes: int = 0
+    rounds: Rounds, space: Space, chosen: dict[str, int], most_s: float, more_bytes: int = 0
 ) -> Estimate | None:
-    """The best run below ``most_s`` of one kind, with so much more memory per GPU."""
-    space = _only(rounds.space, chosen, more_bytes)
+    """The best run below ``most_s`` of the space's one kind, with so much more memory per GPU."""
+    space = _only(space, chosen, more_bytes)
     tables = _tables_of(rounds.tables, chosen)
     budget = replace(rounds.budget, effort=_EFFORT)
     search = Pipelines(space, tables, rounds.clock, budget, math.inf, _MOST_OUTER)

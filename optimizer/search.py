@@ -18,7 +18,7 @@ from layoutopt.optimizer import orders
 from layoutopt.optimizer.alternatives import alternatives, seen_of
 from layoutopt.optimizer.asked import asks_usual, is_wider
 from layoutopt.optimizer.explain import NOTABLE, Around, explain, least_lacking
-from layoutopt.optimizer.kinds import best_of_kinds, roomier, with_what_it_lacks
+from layoutopt.optimizer.kinds import best_of_kinds, lacks_kib, roomier, with_what_it_lacks
 from layoutopt.optimizer.misses import limit_misses, meets_limits, memory_misses
 from layoutopt.optimizer.nearest import nearest_legal
 from layoutopt.optimizer.orders import RESOLUTION
@@ -95,9 +95,9 @@ def _near_misses(rounds: Rounds, mine: Seen, misfits: Found) -> tuple[Estimate, 
     """What little more memory would let through: of the plan's kind, and of the kind of the even
     layout that lacks least of those that are faster."""
     most_s = mine.wall_s * (1 - NOTABLE)
-    even = least_lacking(misfits, mine.wall_s)
-    found = [roomier(rounds, mine, most_s)]
-    if even is not None:
+    own, even = roomier(rounds, mine, most_s), least_lacking(misfits, mine.wall_s)
+    found = [own]
+    if even is not None and (own is None or lacks_kib(rounds.space.job, own) > even.over_kib):
         found.append(with_what_it_lacks(rounds, even, most_s))
     return tuple(one for one in found if one is not None)
 

@@ -141,8 +141,8 @@ def test_the_words_for_another_recompute_and_split() -> None:
     assert words == "full recompute of 1 layers instead of 4, another split of the layers"
 
 
-def test_what_the_nearest_even_layout_lacks_lets_through_the_best_split_of_its_kind() -> None:
-    """Every split and recompute of that kind, with as much memory as the even one needs."""
+def test_what_the_nearest_even_layout_lacks_lets_through_its_best_split() -> None:
+    """Every split and recompute of it, with as much memory as the even one needs."""
     model = small_model(4, 8, 128, 32000)
     question = small_question(model, 2, 8, 16384, small_cluster(8.0), "generic")
     fix: dict[str, int | str | bool] = {"tp": 1, "cp": 1, "pp": 2, "zero_stage": 1, "vpp": 1}
@@ -162,11 +162,9 @@ def test_what_the_nearest_even_layout_lacks_lets_through_the_best_split_of_its_k
     assert found.run.wall_time_s <= even.wall_s * (1 + RESOLUTION)
     lacked = estimate(question.job, layout_of(question, even.chosen)).memory
     more = lacked.worst.reserved - lacked.usable_bytes
-    listed = [
-        estimate(question.job, layout)
-        for layout in every_pipeline(question)
-        if layout.pp == even.chosen["pp"]
-    ]
+    alone = {axis: even.chosen[axis] for axis in ("pp", "micro_batch", "microbatches", "vpp")}
+    alike = replace(question, fix={**question.fix, **alone})
+    listed = [estimate(question.job, layout) for layout in every_pipeline(alike)]
     walls = [
         one.run.wall_time_s
         for one in listed
