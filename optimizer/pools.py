@@ -28,9 +28,9 @@ from layoutopt.costmodel.rules import broken_rules
 from layoutopt.costmodel.stages import even_split
 from layoutopt.errors import InputError, InternalError
 from layoutopt.optimizer.alternatives import why_it_loses
+from layoutopt.optimizer.asked import asks_usual
 from layoutopt.optimizer.domains import within
 from layoutopt.optimizer.outcome import Alternative, Outcome, SearchReport, Status
-from layoutopt.optimizer.pipelining import asks_usual
 from layoutopt.optimizer.pool_alone import Alone, pools_alone
 from layoutopt.optimizer.pool_choices import Choice, Choices, rates_of
 from layoutopt.optimizer.pool_split import Splitting, with_layers
