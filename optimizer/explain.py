@@ -208,8 +208,11 @@ def _cost(job: Job, layout: Layout, plan: Estimate) -> str:
     memory = memory_of(job, layout)
     if memory.fits:
         return words
-    over = format_bytes(memory.worst.reserved - memory.usable_bytes)
-    return f"{words} but {over} over on stage {memory.worst.stage}"
+    over = memory.worst.reserved - memory.usable_bytes
+    if over <= 0:
+        away = format_bytes(memory.host_bytes - memory.host_usable_bytes)
+        return f"{words} but {away} over in the host's memory"
+    return f"{words} but {format_bytes(over)} over on stage {memory.worst.stage}"
 
 
 def _neighbours(job: Job, layout: Layout) -> Iterator[_Change]:
