@@ -38,8 +38,10 @@ STREAMS = {
     "offload": "out",
 }
 """The lane that each part of a step runs on."""
-ROWS = ("compute", "tp", "cp", "ep", "pp", "dp", "out", "in")
-"""Lanes of a stage in the order in which they are shown; out and in: to the host and back."""
+ROWS = ("compute", "tp", "cp", "ep", "pp", "dp", "dp sum", "out", "in")
+"""Lanes of a stage in the order in which they are shown; dp sum: of shards across groups, which
+has a stream of its own beside ZeRO-2/3's scatters (PyTorch FSDP2, FSDPCommContext); out and in: to
+the host and back."""
 _SLOWED = ("compute", "recompute", "optimizer")
 
 
@@ -116,6 +118,8 @@ class _Stage:
         self.may_hide_s = hidden * once.reduce_s
         """Reduction that may still run beside compute; what is left comes after the last pass."""
         self.last_reduce_s = (1 - hidden) * once.reduce_s
+        across = shared.layout.zero_stage >= 2 and not once.ends_only
+        self.reduces_on = "dp sum" if across else "dp"
         self.last_kind = "W" if splits_backward(shared.layout) else "B"
 
     def work(self, order: Order) -> None:
@@ -127,8 +131,9 @@ class _Stage:
         self.host.begin()
         for unit in order:
             self._unit(unit)
-        self._flush_scatter(self._so_far())
-        self._on_chain("dp_comm", self.last_reduce_s, "reduce")
+        needs = (*self._flush_scatter(self._so_far()), *self._so_far())
+        label = Label(self.stage, self.reduces_on, "dp_comm", "reduce")
+        self.chain = self._add(self.reduces_on, self.last_reduce_s, label, needs)
         self._name(("reduced", self.stage))
 
     def _gather_first(self, order: Order) -> None:
@@ -272,15 +277,20 @@ class _Stage:
             seconds = min(self.once.reduce_of(piece), self.may_hide_s)
             self.may_hide_s -= seconds
             if seconds:
-                self._flush_scatter(self._so_far())
-                label = self._label("dp_comm", "reduce", unit, piece.name)
-                self._add("dp", seconds, label, self._so_far())
+                if self.reduces_on == "dp":
+                    self._flush_scatter(self._so_far())
+                lane, mb, chunk = self.reduces_on, unit.microbatch, unit.chunk
+                label = Label(self.stage, lane, "dp_comm", "reduce", mb, chunk, piece.name)
+                self._add(lane, seconds, label, self._so_far())
 
-    def _flush_scatter(self, needs: tuple[Key, ...]) -> None:
-        if self.scatter:
-            label = Label(self.stage, "dp", "dp_comm", "scatter")
-            self._add("dp", self.scatter, label, needs)
-            self.scatter = 0.0
+    def _flush_scatter(self, needs: tuple[Key, ...]) -> tuple[Key, ...]:
+        """Puts what is left of a scatter on its lane; the task, if there is one."""
+        if not self.scatter:
+            return ()
+        label = Label(self.stage, "dp", "dp_comm", "scatter")
+        task = self._add("dp", self.scatter, label, needs)
+        self.scatter = 0.0
+        return (task,)
 
     def _send(self, unit: Unit, virtual: int) -> None:
         """To the stage that needs it: what does not hide holds the sender up; the rest travels."""
