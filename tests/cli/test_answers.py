@@ -260,3 +260,13 @@ def test_the_next_best_are_shown_by_what_differs(run: Run, search_is: StandIn) -
     lines = run(*SMALL).out.splitlines()
     start = next(n for n, line in enumerate(lines) if line.startswith("Next best: with"))
     assert lines[start + 1].startswith("recompute=full ")
+
+
+def test_a_short_run_is_told_in_its_own_units(run: Run) -> None:
+    ran = run("estimate", "--model", "1B", "--gpus", "8", "--tokens", "1B", "--layout", "tp=1")
+    lines = {line.split()[0]: line for line in ran.out.splitlines() if line.strip()}
+    assert " min (" in lines["Run"]
+    assert " kWh" in ran.out
+    assert "1 node writes" in " ".join(ran.out.split())
+    long = run("estimate", "--model", "1B", "--gpus", "8", "--tokens", "1T", "--layout", "tp=1")
+    assert " days (" in long.out

@@ -48,21 +48,25 @@ def checkpoint_rows(job: Job, plan: Estimate) -> list[tuple[str, str]]:
         return _planned_row(job, plan)
     low, high = saves.wall_time_quantiles_s["p05"], saves.wall_time_quantiles_s["p95"]
     first, last = saves.flat_steps
+    spread = " to ".join(dict.fromkeys((format_seconds(low), format_seconds(high))))
+    written = format_bytes(saves.bytes_per_writer, binary=False)
+    writers = f"{saves.writer_nodes:,} nodes write {written} each"
+    if saves.writer_nodes == 1:
+        writers = f"1 node writes {written}"
     return [
         (
             "Failures",
             f"one in {format_seconds(saves.mtbf_s)}: {plan.run.expected_interruptions:,.1f} in the "
             f"run, {format_seconds(saves.recovery_s)} to recover and "
             f"{format_seconds(saves.lost_per_failure_s)} of work each; "
-            f"{format_seconds(low)} to {format_seconds(high)} in nine runs of ten; "
+            f"{spread} in nine runs of ten; "
             f"{saves.spare_nodes:,} spare nodes are worth holding",
         ),
         (
             "Interval",
             f"{first:,} to {last:,} steps are as good within 0.1%; half costs "
             f"{saves.half_interval_share:.2%} more, twice {saves.double_interval_share:.2%}; "
-            f"{saves.writer_nodes:,} nodes write "
-            f"{format_bytes(saves.bytes_per_writer, binary=False)} each",
+            f"{writers}",
         ),
         *_planned_row(job, plan),
         ("Tiers", _tiers_line(saves)),

@@ -104,13 +104,18 @@ def _plan_lines(plan: Estimate) -> list[tuple[str, str]]:
 def _run_line(run: Run) -> str:
     price = f", ${format_count(round(run.cost_usd))}" if run.cost_usd is not None else ""
     energy = f", {_energy_text(run.energy_kwh)}" if run.energy_kwh is not None else ""
+    took, ideal = f"{run.wall_time_s / DAY:,.1f} days", f"{run.ideal_s / DAY:,.1f}"
+    if run.wall_time_s < DAY:
+        took, ideal = format_seconds(run.wall_time_s), format_seconds(run.ideal_s)
     return (
-        f"{format_count(run.tokens)} tokens in {run.wall_time_s / DAY:,.1f} days "
-        f"({run.ideal_s / DAY:,.1f} without failures and checkpoints){price}{energy}"
+        f"{format_count(run.tokens)} tokens in {took} "
+        f"({ideal} without failures and checkpoints){price}{energy}"
     )
 
 
 def _energy_text(kwh: float) -> str:
+    if kwh < 1e3:
+        return f"{kwh:,.1f} kWh"
     return f"{kwh / 1e6:,.1f} GWh" if kwh >= 1e7 else f"{kwh / 1e3:,.1f} MWh"
 
 

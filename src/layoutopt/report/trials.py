@@ -48,9 +48,10 @@ def _ties(plan: Estimate, rivals: Sequence[Estimate]) -> tuple[str, ...]:
     if not near:
         return ()
     names = "; ".join(layout_difference(one.layout, plan.layout) for one in near)
+    are = "is" if len(near) == 1 else "are"
     return (
-        f"Ties: {len(near)} of the next best layouts are within the {NEAR:.0%} by which equal runs "
-        f"differ ({names}); take whichever suits you.",
+        f"Ties: {len(near)} of the next best layouts {are} within the {NEAR:.0%} by which equal "
+        f"runs differ ({names}); take whichever suits you.",
     )
 
 
