@@ -270,3 +270,11 @@ def test_a_short_run_is_told_in_its_own_units(run: Run) -> None:
     assert "1 node writes" in " ".join(ran.out.split())
     long = run("estimate", "--model", "1B", "--gpus", "8", "--tokens", "1T", "--layout", "tp=1")
     assert " days (" in long.out
+
+
+def test_recompute_stage_by_stage_is_in_the_schema(run: Run) -> None:
+    text = "tp=8,pp=4,recompute=full:4+3+2*0"
+    answer = run("estimate", "--model", "70B", "--gpus", "64", "--layout", text, "--json").json
+    check(answer, "plan")
+    assert answer["layout"]["recompute"] == "full:4+3+2*0"
+    check({"model": "70B", "gpus": 64, "layout": answer["layout"]}, "request")
