@@ -279,9 +279,9 @@ class _Stage:
             if seconds:
                 if self.reduces_on == "dp":
                     self._flush_scatter(self._so_far())
-                lane, mb, chunk = self.reduces_on, unit.microbatch, unit.chunk
-                label = Label(self.stage, lane, "dp_comm", "reduce", mb, chunk, piece.name)
-                self._add(lane, seconds, label, self._so_far())
+                label = self._label("dp_comm", "reduce", unit, piece.name)
+                label = label._replace(stream=self.reduces_on)
+                self._add(self.reduces_on, seconds, label, self._so_far())
 
     def _flush_scatter(self, needs: tuple[Key, ...]) -> tuple[Key, ...]:
         """Puts what is left of a scatter on its lane; the task, if there is one."""
